@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import partial
 from threading import Thread
@@ -136,7 +136,43 @@ class CoalescingGroup(ProcessGroup):
         return self.coalescing_ends(partial(self.real._end_coalescing, device))
 
 
+@contextmanager
+def world_of_each_thread() -> Iterator[None]:
+    """Give each thread process groups of its own, in Python and in C++; restore those of the process at the end."""
+    threaded = importlib.import_module("torch.testing._internal.distributed.multi_threaded_pg")
+    world = distributed_c10d._world
+    distributed_c10d._world = threaded.ThreadLocalWorld()
+    _C._distributed_c10d._set_thread_isolation_mode(True)
+    try:
+        yield
+    finally:
+        _C._distributed_c10d._set_thread_isolation_mode(False)
+        distributed_c10d._world = world
+
+
+def forget_groups() -> None:
+    """Destroy the process groups of this thread; a later thread may get its number, and its groups in C++."""
+    for name in distributed_c10d._world.pg_names.values():
+        distributed_c10d._unregister_process_group(name)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 # Autograd and tensors
+
+no_python_dispatch: Callable[[], AbstractContextManager[None]] = _C._DisableTorchDispatch
+
+
+@contextmanager
+def autograd_in_calling_thread() -> Iterator[None]:
+    """Let backward run in the thread that calls it; this setting belongs to the thread."""
+    before = torch._C._is_multithreading_enabled()
+    torch._C._set_multithreading_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_multithreading_enabled(before)
+
 
 Future: Any = _C.Future  # the base class of torch.futures.Future; C++ makes instances of it
 _NO_GRAPH_TASK = -1
@@ -252,8 +288,8 @@ _dynamo_digests: dict[bytes, bytes] = {}
 def dynamo_settings() -> bytes | None:
     """Return a digest of torch._dynamo.config; None if it has not been imported. Cheap where nothing has changed.
 
-    Equal settings have one digest here. For torch they may have several: its digest is that of the text of all settings,
-    and two equal sets may list their members in different orders.
+    Equal settings have one digest here. For torch they may have several: its digest is that of the text of all
+    settings, and two equal sets may list their members in different orders.
     """
     config: Any = sys.modules.get("torch._dynamo.config")
     if config is None:

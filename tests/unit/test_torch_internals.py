@@ -7,6 +7,7 @@ without it.
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from inspect import getmembers
@@ -16,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, distributed_c10d
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_ddp import torch_internals as internals
 
@@ -153,7 +155,45 @@ def WORK_GETTERS():  # noqa: N802  as in the adapter
     assert all(callable(getattr(dist.Work, name)) for name in internals.WORK_GETTERS)
 
 
+def world_of_each_thread(group):
+    """multi_threaded_pg.ThreadLocalWorld, _set_thread_isolation_mode: simulated ranks share their process groups."""
+    seen = []
+
+    def join(number):
+        seen.append(dist.is_initialized())
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        seen.append(dist.new_group([0], group_desc=str(number)).group_name)
+        internals.forget_groups()
+        seen.append(dist.is_initialized())
+
+    with internals.world_of_each_thread():
+        for number in (1, 2):
+            thread = threading.Thread(target=join, args=(number,))
+            thread.start()
+            thread.join()
+    assert seen == [False, seen[1], False] * 2
+    assert dist.group.WORLD is group
+
+
+forget_groups = world_of_each_thread
+
+
 # Autograd and tensors
+
+
+def autograd_in_calling_thread():
+    """torch._C._set_multithreading_enabled: hooks of a simulated rank run in a thread that all ranks share."""
+    before = torch._C._is_multithreading_enabled()
+    with internals.autograd_in_calling_thread():
+        assert not torch._C._is_multithreading_enabled()
+    assert torch._C._is_multithreading_enabled() == before
+
+
+def no_python_dispatch():
+    """torch._C._DisableTorchDispatch: a simulated rank's own operations are taken for the program's."""
+    with FlopCounterMode(display=False) as counter, internals.no_python_dispatch():
+        torch.ones(2, 2).mm(torch.ones(2, 2))
+    assert counter.get_total_flops() == 0
 
 
 def Future(group, monkeypatch):  # noqa: N802  as in the adapter
@@ -292,6 +332,7 @@ def print_options():
 
 DYNAMO = """
 import sys
+import threading
 from pytest_ddp import torch_internals as internals
 
 assert internals.dynamo_settings() is None
@@ -302,7 +343,7 @@ assert internals.dynamo_settings() != digest
 assert internals.restore_dynamo_settings(digest) == ["suppress_errors"]
 assert internals.dynamo_settings() == digest
 
-config.ignore_logging_functions = {0, 8}  # sets of small numbers list those that collide in the order of their insertion
+config.ignore_logging_functions = {0, 8}  # sets list numbers that collide in the order of their insertion
 digest, digest_of_torch = internals.dynamo_settings(), config.get_hash()
 config.ignore_logging_functions = {8, 0}
 assert config.get_hash() != digest_of_torch
@@ -324,7 +365,9 @@ def _own(name, member):
 
 
 NAMES = [name for name, member in getmembers(internals) if _own(name, member) and not name.startswith("_")]
-CHECKS = {globals()[name].__name__: globals()[name] for name in [*NAMES, "Future"] if name in globals()}
+CHECKS = {
+    globals()[name].__name__: globals()[name] for name in [*NAMES, "Future", "no_python_dispatch"] if name in globals()
+}
 
 
 def test_every_name_of_the_adapter_has_a_check():

@@ -110,7 +110,7 @@ class Call:
             root=self.root,
             peer=self.peer,
             tag=self.tag,
-            reduce_op=self._reduction if operation.reduces else "",
+            reduce_op=self.reduction if operation.reduces else "",
             splits=(tuple(self.given[3]), tuple(self.given[2])) if operation.splits else ((), ()),
             number=number,
             sequence=sequence,
@@ -125,7 +125,8 @@ class Call:
         return next((found for found in self.given if type(found) in OPTION_TYPES), None)
 
     @property
-    def _reduction(self) -> str:
+    def reduction(self) -> str:
+        """The reduction, as `ReduceOp` names it."""
         options = self._options
         if options is None:
             options = next((found for found in self.given if isinstance(found, dist.ReduceOp)), dist.ReduceOp.SUM)

@@ -1,0 +1,331 @@
+"""What connects simulated ranks: it matches launches, computes results, and lets them land."""
+
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.weak import WeakIdKeyDictionary
+
+from pytest_ddp.observed.recording.call import Call
+from pytest_ddp.observed.recording.call_site import caller
+from pytest_ddp.operations.matching import broken_rule
+from pytest_ddp.operations.table import RECV, SEND
+from pytest_ddp.operations.wait_graph import Position, need_of, wait_text
+from pytest_ddp.simulated.operation import Key, Launch, compute_collective, compute_message, write
+from pytest_ddp.simulated.problems import (
+    Deadlock,
+    LostMessage,
+    Mismatch,
+    PeerLost,
+    Problem,
+    RankStopped,
+    UnfinishedCollective,
+)
+from pytest_ddp.simulated.reductions import Reduction
+from pytest_ddp.simulated.scheduler import Rank, Scheduler
+from pytest_ddp.torch_internals import Future
+
+if TYPE_CHECKING:
+    from pytest_ddp.operations.fingerprint import Fingerprint
+
+_RANKS_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened in a simulation.
+
+    Attributes:
+        kind: "launched", "landed", "waited", "failed" or "returned".
+        rank: the rank.
+        operation: the operation, such as "all_reduce"; "" for what a rank itself did.
+        group: the name of its group.
+        sequence: counts the collectives of the group from 1, or the messages between two ranks with one tag.
+    """
+
+    kind: str
+    rank: int
+    operation: str = ""
+    group: str = ""
+    sequence: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} {self.kind} {self.operation}#{self.sequence}"
+            if self.operation
+            else (f"rank {self.rank} {self.kind}")
+        )
+
+
+class Network:
+    """The operations of all ranks."""
+
+    def __init__(self, scheduler: Scheduler, reduction: Reduction) -> None:
+        self.events: list[Event] = []
+        self.scheduler = scheduler
+        self._reduction = reduction
+        self._faults: tuple[Any, ...] = ()
+        self._counters: dict[Key, Iterator[int]] = defaultdict(partial(itertools.count, 1))
+        self._open: dict[Key, dict[int, Launch]] = {}
+        self._sent: dict[Key, deque[Launch]] = defaultdict(deque)
+        self._receiving: dict[Key, deque[Launch]] = defaultdict(deque)
+        self._sources: dict[int, int] = {}
+        self._launches_of: Any = WeakIdKeyDictionary()
+
+    def begin(self, faults: Sequence[Any] = ()) -> None:
+        """Begin a run with these faults."""
+        self.events, self._faults = [], tuple(faults)
+
+    def forget(self) -> None:
+        """Forget what was launched and never matched, after a run that failed; ranks count from 1 again."""
+        for kept in (self._counters, self._open, self._sent, self._receiving):
+            kept.clear()
+
+    # Launching
+
+    def launch(self, call: Call) -> Launch:
+        """Launch what a method of a group is called for; return what the rank launched."""
+        __tracebackhide__ = True
+        self.scheduler.check()
+        rank = self._rank
+        stream = (call.group, rank.number, call.stream)
+        line, called = caller()
+        sequence = next(self._counters[stream])
+        launch = Launch(rank.number, call, (call.group, sequence), sequence, line, called, land_now=self._land)
+        for fault in self._faults:
+            fault(launch)
+        rank.at = launch
+        self._note("launched", launch)
+        if call.operation.point_to_point:
+            self._match_message(launch)
+        else:
+            self._match_collective(launch)
+        self.scheduler.step()
+        return launch
+
+    def _match_collective(self, launch: Launch) -> None:
+        launches = self._open.setdefault(launch.key, {})
+        first = next(iter(launches.values()), launch)
+        launches[launch.rank] = launch
+        if first.signature != launch.signature:
+            self._compare(launch, first)
+        if len(launches) < len(launch.call.ranks):
+            return
+        del self._open[launch.key]
+        ordered = [launches[rank] for rank in launch.call.ranks]
+        compute_collective(ordered, self._reduction)
+        self._become_ready(ordered)
+
+    def _compare(self, launch: Launch, first: Launch) -> None:
+        mine, theirs = launch.fingerprint(), first.fingerprint()
+        rule = broken_rule(mine, theirs)
+        if launch.call.ranks != first.call.ranks:
+            rule = "all ranks must make the same groups in the same order"
+        elif not rule and _strides(launch) != _strides(first) and "shapes" in launch.call.operation.must_match:
+            rule = f"their strides differ, {_strides(launch)} and {_strides(first)}: gloo would mix up the elements"
+        if rule:
+            text = f"rank {mine.rank} calls {mine}, where rank {theirs.rank} called {theirs}; {rule}"
+            self.stop(Mismatch(text, (theirs.rank, mine.rank)))
+
+    def _match_message(self, launch: Launch) -> None:
+        call = launch.call
+        if call.operation.name == SEND:
+            self._sent[call.group, launch.rank, call.peer, call.tag].append(launch)
+        else:
+            self._receiving[call.group, call.peer, launch.rank, call.tag].append(launch)
+        self._deliver(call.group, launch.rank if call.operation.name == RECV else call.peer, call.tag)
+
+    def _deliver(self, group: str, receiver: int | None, tag: int) -> None:
+        """Match the receives of a rank, oldest first, with what was sent to it."""
+        for key, receives in [(k, r) for k, r in self._receiving.items() if r and k[2] == receiver]:
+            for sent_key in [key] if key[1] is not None else self._senders(group, receiver, tag):
+                while receives and self._sent[sent_key]:
+                    self._connect(self._sent[sent_key].popleft(), receives.popleft())
+
+    def _senders(self, group: str, receiver: int | None, tag: int) -> list[Key]:
+        return [key for key, sent in self._sent.items() if sent and (key[0], key[2], key[3]) == (group, receiver, tag)]
+
+    def _connect(self, sent: Launch, received: Launch) -> None:
+        rule = broken_rule(received.fingerprint(), sent.fingerprint())
+        if rule:
+            text = f"rank {received.rank} calls {received.fingerprint()}, where rank {sent.rank} called "
+            self.stop(Mismatch(f"{text}{sent.fingerprint()}; {rule}", (sent.rank, received.rank)))
+        compute_message(sent, received)
+        self._sources[id(received)] = sent.call.ranks.index(sent.rank)
+        self._become_ready([sent, received])
+
+    def _become_ready(self, launches: Sequence[Launch]) -> None:
+        for launch in launches:
+            launch.ready = True
+            self.scheduler.landings[launch] = None
+            rank = self.scheduler.ranks[launch.rank]
+            if rank.waits_in is launch:
+                self.scheduler.make_ready(rank)
+
+    # Waiting
+
+    def wait(self, launch: Launch) -> None:
+        """Let other ranks run until the results of a launch of the current rank have landed."""
+        __tracebackhide__ = True
+        self._rank.at = launch
+        self.scheduler.wait(launch, lambda: launch.ready)
+        self._land(launch)
+        self._finish(launch)
+
+    def poll(self, launch: Launch) -> bool:
+        """Whether the results have landed; results that may land do so unless the schedule says "not yet"."""
+        if not launch.ready:
+            self.scheduler.yield_to_others()
+        if launch.ready:
+            self._land(launch)
+            self._finish(launch)
+        return launch.landed
+
+    def _land(self, launch: Launch) -> None:
+        if launch.landed:
+            return
+        launch.landed = True
+        self.scheduler.landings.pop(launch, None)
+        write(launch.writes)
+        launch.writes = []
+        self._note("landed", launch)
+        owner = self.scheduler.ranks[launch.rank]
+        for function in launch.when_landed:
+            function() if owner is self.scheduler.current else owner.on_resume.append(function)
+
+    def _finish(self, launch: Launch) -> None:
+        if not launch.waited:
+            launch.waited = True
+            self._note("waited", launch)
+
+    def complete_with(self, launches: Sequence[Launch], future: Any, results: Callable[[], Any]) -> None:
+        """Complete a future, in the thread of its rank, when all launches have landed."""
+        self._launches_of[future] = tuple(launches)
+        missing = [launch for launch in launches if not launch.landed]
+
+        def landed() -> None:
+            if all(launch.landed for launch in launches):
+                future.set_result(results())
+
+        for launch in missing:
+            launch.when_landed.append(landed)
+        if not missing:
+            landed()
+
+    def source_of(self, launch: Launch) -> int:
+        """Return the rank in the group that a received message came from."""
+        return self._sources.get(id(launch), -1)
+
+    @contextmanager
+    def futures_patched(self) -> Iterator[None]:
+        """Let a wait in Python for a future be a wait for its operations."""
+        originals = {name: getattr(Future, name) for name in ("wait", "then", "done")}
+
+        def wait(future: Any) -> Any:
+            self._wait_for(future, originals["done"])
+            return originals["wait"](future)
+
+        def then(future: Any, callback: Any) -> Any:
+            following = originals["then"](future, callback)
+            self._launches_of[following] = self._launches_of.get(future, ())
+            return following
+
+        def done(future: Any) -> bool:
+            for launch in self._launches_of.get(future, ()):
+                self.poll(launch)
+            return bool(originals["done"](future))
+
+        Future.wait, Future.then, Future.done = wait, then, done
+        try:
+            yield
+        finally:
+            for name, method in originals.items():
+                setattr(Future, name, method)
+
+    def _wait_for(self, future: Any, done: Callable[[Any], bool]) -> None:
+        """Wait for the operations of a future; if they are not known, for all that this rank has futures of."""
+        if done(future):
+            return
+        known = self._launches_of.get(future)
+        own = known or [one for group in self._launches_of.values() for one in group if one.rank == self._rank.number]
+        for launch in own:
+            self.wait(launch)
+
+    # What is wrong
+
+    def failed(self, rank: int) -> None:
+        """A rank has ended by an exception."""
+        self.scheduler.ranks[rank].over = "failed"
+        self.events.append(Event("failed", rank))
+
+    def stop(self, problem: Problem) -> None:
+        """Report a problem and end all ranks."""
+        self.scheduler.report(problem)
+        raise RankStopped
+
+    def stuck(self) -> None:
+        """No rank can go on: end those that wait for ranks that have failed, or report a deadlock."""
+        positions = self._positions()
+        waiting = [rank for rank in self.scheduler.ranks if rank.waits_in is not None]
+        failed = {rank.number for rank in self.scheduler.ranks if rank.over == "failed"}
+        lost = [rank for rank in waiting if failed & _needed(positions, rank)]
+        for rank in lost:
+            text = wait_text(rank.number, positions)
+            rank.interrupt = PeerLost(f"Connection closed by peer: rank {rank.number} {text}")
+            self.scheduler.make_ready(rank)
+        if not lost:
+            texts = [f"rank {rank.number} {wait_text(rank.number, positions)}" for rank in waiting[:_RANKS_SHOWN]]
+            more = f"\n... and {len(waiting) - _RANKS_SHOWN} more ranks" if len(waiting) > _RANKS_SHOWN else ""
+            self.scheduler.report(Deadlock("\n".join(texts) + more, tuple(rank.number for rank in waiting)))
+
+    def check_the_end(self) -> None:
+        """Report what was launched and never matched."""
+        if self.scheduler.problem or any(rank.over == "failed" for rank in self.scheduler.ranks):
+            return
+        messages = [launch for queue in (*self._sent.values(), *self._receiving.values()) for launch in queue]
+        for launch in messages:
+            what = "is never received" if launch.call.operation.name == SEND else "never gets a message"
+            self.scheduler.report(
+                LostMessage(f"rank {launch.rank} launched {launch.fingerprint()}, which {what}", (launch.rank,))
+            )
+        for launches in self._open.values():
+            launch = next(iter(launches.values()))
+            absent = tuple(rank for rank in launch.call.ranks if rank not in launches)
+            text = f"rank {launch.rank} launched {launch.fingerprint()}, which ranks {absent} never entered"
+            self.scheduler.report(UnfinishedCollective(text, tuple(launches)))
+
+    def _positions(self) -> dict[int, Position]:
+        entered: dict[int, list[Fingerprint]] = defaultdict(list)
+        queues = (*self._sent.values(), *self._receiving.values())
+        for launch in (one for group in (*[o.values() for o in self._open.values()], *queues) for one in group):
+            entered[launch.rank].append(launch.fingerprint())
+        return {
+            rank.number: Position(
+                rank.number,
+                tuple(entered[rank.number]),
+                rank.waits_in.fingerprint() if isinstance(rank.waits_in, Launch) else None,
+                rank.over,
+            )
+            for rank in self.scheduler.ranks
+        }
+
+    def _note(self, kind: str, launch: Launch) -> None:
+        call = launch.call
+        self.events.append(Event(kind, launch.rank, call.operation.name, call.group, launch.sequence))
+
+    @property
+    def _rank(self) -> Rank:
+        return self.scheduler.running()
+
+
+def _needed(positions: dict[int, Position], rank: Rank) -> frozenset[int]:
+    waits_in = positions[rank.number].waits_in
+    return need_of(waits_in, positions).lacks if waits_in else frozenset()
+
+
+def _strides(launch: Launch) -> list[tuple[int, ...]]:
+    return [tensor.stride() for tensor in launch.call.inputs]

@@ -1,0 +1,36 @@
+"""Runs a function on simulated ranks once."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytest_ddp.simulated.reductions import Reduction
+from pytest_ddp.simulated.schedule import Schedule
+from pytest_ddp.simulated.world import SimulatedWorld, Simulation
+
+
+def simulate(
+    function: Callable[..., Any],
+    world_size: int,
+    *arguments: Any,
+    schedule: Schedule | None = None,
+    reduction: Reduction = "rank_order",
+    faults: Sequence[Any] = (),
+) -> Simulation:
+    """Call a function on each of `world_size` simulated ranks, with a default group of the backend "sim".
+
+    The function and all that it calls use torch.distributed as ever. One rank runs at a time, so a run is
+    deterministic: the same schedule gives the same bits.
+
+    Args:
+        function: called on each rank.
+        world_size: how many ranks.
+        *arguments: its arguments; all ranks get the same objects.
+        schedule: decides which rank runs next and which results land early; by default, a rank runs until it waits.
+        reduction: the order in which reductions add: "rank_order", "ring" or "tree".
+        faults: called with each `Launch`, in the thread of its rank; a fault may raise.
+
+    Returns:
+        What came of it. Problems and exceptions are values of it; nothing is raised.
+    """
+    with SimulatedWorld(world_size, reduction) as world:
+        return world.run(lambda _: function(*arguments), schedule, faults)
