@@ -56,6 +56,11 @@ class Contract:
         return self.get if self.kind in {"optimizer", "pair"} else None
 
     @property
+    def has_optimizer(self) -> bool:
+        """Whether the component decides how parameters are updated."""
+        return self.optimizer is not None or self.kind == "engine"
+
+    @property
     def alternatives(self) -> tuple["Contract", ...]:
         """A pair with each of its wrappers; any other contract by itself."""
         return tuple(replace(self, wrappers=(one,)) for one in self.wrappers) or (self,)
