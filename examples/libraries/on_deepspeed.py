@@ -38,6 +38,7 @@ class Engine:
             "gradient_accumulation_steps": 1,
             "zero_optimization": {"stage": self.stage},
             "zero_allow_untested_optimizer": True,
+            "gradient_clipping": 0.0,  # it clips to a norm of 1 unless it is told not to
             "bf16": {"enabled": dtypes == {torch.bfloat16}},
         }
         optimizer = optimizer_cls(module.parameters(), **options)
