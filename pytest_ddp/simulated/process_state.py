@@ -74,7 +74,7 @@ class ProcessState:
         """Return the state with which a rank begins: that of the process, with an environment of its own."""
         environment = dict(self._initial.environment)
         for name, value in _variables(rank, self._world_size).items():
-            environment[os.environ.encodekey(name)] = os.environ.encodevalue(value)  # type: ignore[attr-defined]
+            environment[os.environ.encodekey(name)] = os.environ.encodevalue(value)
         return self._initial._replace(environment=environment, warning_filters=list(self._initial.warning_filters))
 
     def _current(self, known: State | None) -> State:
@@ -103,8 +103,8 @@ class ProcessState:
         self._numpy.restore(state.numpy_numbers)
         if state.folder != now.folder:
             os.chdir(state.folder)
-        for environment in (os.environ, os.environb):
-            environment._data = state.environment  # type: ignore[attr-defined]  # noqa: SLF001  likewise
+        os.environ._data = state.environment  # type: ignore[attr-defined]  # noqa: SLF001  likewise
+        os.environb._data = state.environment  # type: ignore[attr-defined]  # noqa: SLF001  likewise
         _restore_warnings(state)
         if state.dtype is not now.dtype:
             torch.set_default_dtype(state.dtype)
