@@ -27,6 +27,7 @@ _OF_BRANCH: dict[Branch, Unused] = {
 _STARTS = "initial_broadcast"
 _BUFFERS = "trains[buffers]"
 _OVERLAPS = "overlaps_backward"
+_STATE = "state_is_"
 _SAME_OPTIONS: dict[OptimizerKind, OptimizerKind] = {"AdamW": "Adam", "Adam": "AdamW"}
 
 
@@ -43,6 +44,7 @@ class Claims:
         unused: when a parameter that required a gradient at wrapping may get none, since the loss does not depend on
             it, or it was frozen later: on any rank; on all ranks alike; on all ranks, and alike in all steps; or never.
         overlaps: whether gradients are sent during backward.
+        shards_state: whether the ranks together hold the optimizer's state once; an engine need not.
     """
 
     dtypes: tuple[Dtype, ...] = get_args(Dtype)
@@ -51,6 +53,7 @@ class Claims:
     broadcasts: Broadcasts = "at_wrap"
     unused: Unused = "on_any_rank"
     overlaps: bool = True
+    shards_state: bool = True
 
     @property
     def mistake(self) -> str:
@@ -74,6 +77,8 @@ class Claims:
             return f"claimed is broadcasts={self.broadcasts!r}"
         if check.partition("[")[0] == _OVERLAPS and not self.overlaps:
             return "claimed is overlaps=False"
+        if check.startswith(_STATE) and not self.shards_state:
+            return "claimed is shards_state=False"
         return ""
 
     def eased(self, drawn: Drawn, *, exact: bool, optimizer: bool) -> Drawn:

@@ -1,4 +1,4 @@
-"""DeepSpeed on CPUs: its engine with ZeRO stage 1 and stage 2."""
+"""DeepSpeed on CPUs: its engine with ZeRO stage 2, which shards gradients and the optimizer's state."""
 
 import os
 from typing import Any
@@ -26,9 +26,7 @@ def _forget_groups() -> None:
 
 
 class Engine:
-    """DeepSpeed's engine; parameters stay whole on every rank in stages 1 and 2."""
-
-    stage = 1
+    """DeepSpeed's engine; parameters stay whole on every rank in stage 2."""
 
     def __init__(self, module: nn.Module, optimizer_cls: type[Optimizer], **options: Any) -> None:
         _forget_groups()
@@ -36,7 +34,7 @@ class Engine:
         config = {
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,
-            "zero_optimization": {"stage": self.stage},
+            "zero_optimization": {"stage": 2},
             "zero_allow_untested_optimizer": True,
             "gradient_clipping": 0.0,  # it clips to a norm of 1 unless it is told not to
             "bf16": {"enabled": dtypes == {torch.bfloat16}},
@@ -68,9 +66,3 @@ class Engine:
     def eval(self) -> None:
         """Set the module to evaluation mode."""
         self._engine.eval()
-
-
-class Stage2(Engine):
-    """The same with gradients that each rank keeps for its part alone."""
-
-    stage = 2

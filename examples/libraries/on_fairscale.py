@@ -1,4 +1,4 @@
-"""fairscale's OSS, and its ShardedDataParallel with OSS as an engine: gradients reach the owner of a parameter alone."""
+"""fairscale's OSS, and ShardedDataParallel with OSS as an engine: a gradient reaches its owner alone."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""fairscale."""
+"""fairscale: OSS, and ShardedDataParallel with OSS."""
 
 import pytest
 
