@@ -14,6 +14,7 @@ from typing import Any
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss, describe_hang, operation_disagreement, peer_left
 from pytest_ddp.outcomes.outcome import (
+    SIMULATION_ENDED,
     Deadlocked,
     Died,
     Ended,
@@ -29,6 +30,7 @@ from pytest_ddp.outcomes.text_limits import one_line
 from pytest_ddp.planning.world import World, rank_list
 
 _COLLECTIVES_SHOWN = 8
+_GROUPS_SHOWN = 16  # of ranks that ended alike
 _PLACE = re.compile(r'File "[^"]+", line \d+|^\S+:\d+(?=: )', re.MULTILINE)  # as Python writes it, and as pytest does
 _OWN_GROUP = (
     "dist.init_process_group('gloo', init_method=f'file://{ddp.shared_path}/store', rank=ddp.rank, "
@@ -148,12 +150,15 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
     where = f" of {world.size} ({world.backend}, {world.device})" if world else f" of {len(outcomes)}"
     listed_too = disagreement and isinstance(root, Died | Ended)
     others = _alike((o for o in outcomes if o is not root or listed_too), describe_outcome).values()
+    shown, more = list(others)[:_GROUPS_SHOWN], [outcome for alike in list(others)[_GROUPS_SHOWN:] for outcome in alike]
     advice = hint(root.message) if isinstance(root, Raised) else None
     lines = [
         disagreement or f"rank {root.rank}{where} {_describe_root(root)}",
-        *(f"{_ranks(alike)}: {describe_outcome(alike[0], several=len(alike) > 1)}" for alike in others),
+        *(f"{_ranks(alike)}: {describe_outcome(alike[0], several=len(alike) > 1)}" for alike in shown),
+        *([f"{_ranks(more)}: failed in other words or passed, see below"] if more else []),
         *([] if disagreement else describe_hang(outcomes)),
         *([f"hint: {advice}"] if advice else []),
+        *([f"schedule: --ddp-schedule={root.schedule} replays it"] if root.schedule else []),
     ]
     return "\n  ".join(lines)
 
@@ -181,6 +186,8 @@ def describe_outcome(outcome: Outcome, *, several: bool = False) -> str:
             return "passed"
         case Skipped():
             return f"skipped: {outcome.reason}"
+        case Raised() if outcome.kind.endswith("PeerLost"):
+            return "waited for a rank that failed"
         case Raised() if peer_left(outcome):
             return "failed because a peer left the group" + _last_operation(outcome, it)
         case Raised():
@@ -191,6 +198,8 @@ def describe_outcome(outcome: Outcome, *, several: bool = False) -> str:
         case TimedOut():
             state = "stopped by a signal" if outcome.halted else "running"
             return f"{was} still {state} at {its} deadline of {outcome.timeout:g} s" + _last_operation(outcome, it)
+        case Stopped() if outcome.because == SIMULATION_ENDED:
+            return f"{was} stopped"
         case Stopped():
             return f"{was} still running when {outcome.because}, and {was} stopped" + _last_operation(outcome, it)
         case Deadlocked():
@@ -252,8 +261,9 @@ def details(outcomes: Iterable[Outcome]) -> list[str]:
     first: dict[str, Failure] = {}
     for outcome in failures(outcomes):
         if not peer_left(outcome):
-            key = describe_outcome(outcome) if isinstance(outcome, Raised) else f"rank {outcome.rank}"
-            first.setdefault(key, outcome)
+            many = len(first) >= _GROUPS_SHOWN  # then a report for each place, else for each message
+            text = failure_origin(outcome) if many else describe_outcome(outcome)
+            first.setdefault(text if isinstance(outcome, Raised) else f"rank {outcome.rank}", outcome)
     texts = [
         (outcome.rank, "traceback", outcome.traceback)
         if isinstance(outcome, Raised)

@@ -52,13 +52,13 @@ class ExceptionHooks:
         except BaseException as error:
             Rank.current.send(Raising())
             if isinstance(error, CollectiveMismatch | BlocksInsideBackward):
-                _end_at_caller(error)
+                end_at_caller(error)
             raise
 
     pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
 
-def _end_at_caller(error: BaseException) -> None:
+def end_at_caller(error: BaseException) -> None:
     """Drop the frames of torch and of this package at the end of a traceback."""
     last = frame = error.__traceback__
     while frame is not None:

@@ -51,3 +51,11 @@ class Recorded:
         """Return the next choice of the list."""
         choice = next(self._choices, 0)
         return choice if 0 <= choice < len(options) else 0
+
+
+class Cyclic(Recorded):
+    """As `Recorded`, but a choice that has no option is counted on from the first option: every choice is one."""
+
+    def choose(self, options: Sequence[Option]) -> int:
+        """Return the next choice of the list, modulo the number of options."""
+        return next(self._choices, 0) % len(options)
