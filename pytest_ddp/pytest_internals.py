@@ -145,7 +145,8 @@ class SetUpState:
         """Begin a test with the attributes and the stash that it was collected with."""
         stash = pytest.Stash()
         stash._storage.update(item.stash._storage)
-        self._attributes = {**vars(item), "stash": stash}
+        own = {name: list(value) for name, value in vars(item).items() if isinstance(value, list)}
+        self._attributes = {**vars(item), **own, "stash": stash}
 
     @property
     def has_set_up(self) -> bool:

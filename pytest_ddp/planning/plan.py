@@ -102,7 +102,8 @@ Plan: TypeAlias = RunOnRanks | Skip | Refuse
 
 def plan(settings: Settings, request: Request, machine: Machine) -> Plan:
     """Return what to do with a test on this machine; values in `request` win over `settings`."""
-    decision = _plan(settings, request, machine)
+    simulated = (request.backend or settings.backend) == SIMULATED
+    decision = _plan_simulated(settings, request) if simulated else _plan(settings, request, machine)
     return lack(settings, decision.reason) if isinstance(decision, Skip) else decision
 
 
@@ -112,12 +113,10 @@ def lack(settings: Settings, reason: str) -> Skip | Refuse:
 
 
 def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
+    if request.schedule is not None or request.faults is not None:
+        name = "faults" if request.schedule is None else "schedule"
+        return Refuse(f'{name}=... works on simulated ranks only: write backend="sim", or remove {name}')
     size = request.world_sizes[0] if request.world_sizes else settings.world_size[0]
-    if (request.backend or settings.backend) == SIMULATED:
-        return _plan_simulated(settings, request, size)
-    for name in ("schedule", "faults"):
-        if getattr(request, name) is not None:
-            return Refuse(f'{name}=... works on simulated ranks only: write backend="sim", or remove {name}')
     nodes = machine.nodes_for(size, request.nodes)
     if isinstance(nodes, str):
         return Skip(nodes)
@@ -149,13 +148,13 @@ def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
     return RunOnRanks(world, request.timeout or settings.timeout, request.isolation)
 
 
-def _plan_simulated(settings: Settings, request: Request, size: int) -> RunOnRanks | Refuse:
+def _plan_simulated(settings: Settings, request: Request) -> RunOnRanks | Refuse:
     """Plan for simulated ranks, which any machine has."""
     for name, value, why in _NOT_SIMULATED:
         if getattr(request, name) == value or (value is Any and getattr(request, name) is not None):
             return Refuse(f'{why}: remove {name}={getattr(request, name)!r}, or choose another backend than "sim"')
     schedule = request.schedule if settings.schedule is None else settings.schedule
-    world = World(size, SIMULATED)
+    world = World((request.world_sizes or settings.world_size)[0], SIMULATED)
     return RunOnRanks(world, request.timeout or settings.timeout, request.isolation, schedule, request.faults)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
+from types import TracebackType
 from typing import Any
 
 import cloudpickle
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.errors import UsageError
 from pytest_ddp.outcomes.outcome import SIMULATION_ENDED
+from pytest_ddp.outcomes.text_limits import both_ends
 from pytest_ddp.protocol.messages import Answer, Run, SimulatedRun, encode
 from pytest_ddp.protocol.phases import PhaseAnswer, SessionStart
 from pytest_ddp.pytest_internals import begin_request, replace_set_trace, tear_down
@@ -29,7 +31,9 @@ from pytest_ddp.rank_session.session import RankPlugin, run_session
 from pytest_ddp.rank_session.simulated_state import SimulatedState, variables_of
 from pytest_ddp.schedule_text import format_schedule
 from pytest_ddp.settings import Settings
-from pytest_ddp.simulated import Cyclic, RankStopped, Schedule, SimulatedWorld, Simulation
+from pytest_ddp.simulated import Cyclic, PeerLost, RankStopped, Schedule, SimulatedWorld, Simulation
+
+_REPORTS_OF_ONE_PLACE = 8
 
 
 def host(body: bytes) -> None:
@@ -87,7 +91,10 @@ class SimulatedPlugin(RankPlugin):
         super().__init__(rank, config, settings)
         self.groups = SimulatedGroups(self.state)
         rank.group = self.groups  # type: ignore[assignment]  # has the same face
+        self.stopped: set[int] = set()
         self._is_told = False
+        self._failed_at: dict[object, list[int]] = {}
+        self._like: dict[int, tuple[int, str]] = {}
 
     def new_state(self, settings: Settings) -> Any:
         """Return the hooks that give every rank its own state."""
@@ -147,6 +154,18 @@ class SimulatedPlugin(RankPlugin):
         shown: type[AssertionError] = type(type(problem).__name__, (AssertionError,), {"__module__": "builtins"})
         return shown(problem.text).with_traceback(error.__traceback__)
 
+    def is_shown_already(self, error: Exception) -> bool:
+        """Whether enough ranks have failed at the same place: pytest would take long to format all failures."""
+        if self.item.get_closest_marker("xfail"):  # pytest decides about each
+            return False
+        place, rank = (type(error), _last_line(error.__traceback__)), self.state.rank
+        known = self._failed_at.setdefault(place, [])
+        known.append(rank)
+        if len(known) <= _REPORTS_OF_ONE_PLACE:
+            return False
+        self._like[rank] = known[0], str(error)
+        return True
+
     def _run(
         self,
         function: Callable[[], bytes],
@@ -158,12 +177,19 @@ class SimulatedPlugin(RankPlugin):
     ) -> "_Run":
         """Call a function on each rank; return what became of them."""
         self._is_told, began, printed = False, perf_counter(), []
+        answers: dict[int, Answer] = {}
+        for of_last_run in (self.stopped, self._failed_at, self._like):
+            of_last_run.clear()
 
         def on_rank(rank: int) -> Answer:
             answer = replace(answer_of(partial(self._showing, function), rank), seconds=perf_counter() - began)
             printed.append(self.state.take_printed())
-            if answer.kind.rpartition(".")[2] == RankStopped.__name__:
+            answers[rank] = answer
+            if rank in self.stopped or answer.kind == RankStopped.__name__:
                 answer = _stopped(rank)
+            elif rank in self._like:
+                like, message = self._like[rank]
+                answer = replace(answers[like], number=rank, message=both_ends(message), body=b"")
             if answer.outcome != "returned":
                 raise _NotReturned(answer)
             return answer
@@ -213,6 +239,14 @@ class _Run:
         return b"".join([head, *map(encode, self.answers)])
 
 
+def _last_line(frame: TracebackType | None) -> tuple[str, int] | None:
+    """Return the file and the line that a traceback ends at."""
+    place = None
+    while frame is not None:
+        place, frame = (frame.tb_frame.f_code.co_filename, frame.tb_lineno), frame.tb_next
+    return place
+
+
 def _stopped(rank: int) -> Answer:
     return Answer(rank, "stopped", message=SIMULATION_ENDED)
 
@@ -231,12 +265,22 @@ class _Hooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None, object, object]:
-        """Let a problem of the communication be the exception of the rank."""
+        """Let a problem of the communication be the exception of the rank; a rank that it only stops has no report."""
         __tracebackhide__ = True
         try:
             return (yield)
         except RankStopped as stop:
-            raise self._plugin.shown(stop) from None
+            shown = self._plugin.shown(stop)
+            if shown is stop:
+                self._plugin.stopped.add(self._plugin.state.rank)
+                return None
+            raise shown from None
+        except Exception as error:
+            if isinstance(error, PeerLost):
+                end_at_caller(error)
+            if self._plugin.is_shown_already(error):
+                return None
+            raise
 
     pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
