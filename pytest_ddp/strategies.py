@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_ddp.schedule_text import format_schedule
 
-_NEAR, _FAR, _OPTIONS = 12, 400, 64
+_NEAR, _FAR = (12, 3), (400, 64)  # decisions that follow the default, and the largest option
 
 
 class Choices(tuple[int, ...]):
@@ -27,8 +27,8 @@ def schedules(max_deviations: int = 20) -> st.SearchStrategy[Choices]:
 
     A schedule differs from the default one in at most `max_deviations` decisions. It shrinks to fewer of them.
     """
-    gap = st.integers(0, _NEAR) | st.integers(0, _FAR)
-    return st.lists(st.tuples(gap, st.integers(1, _OPTIONS)), max_size=max_deviations).map(_choices)
+    deviations = (st.tuples(st.integers(0, gap), st.integers(1, option)) for gap, option in (_NEAR, _FAR))
+    return st.lists(st.one_of(*deviations), max_size=max_deviations).map(_choices)
 
 
 def _choices(deviations: list[tuple[int, int]]) -> Choices:

@@ -31,7 +31,7 @@ from pytest_ddp.rank_session.session import RankPlugin, run_session
 from pytest_ddp.rank_session.simulated_state import SimulatedState, variables_of
 from pytest_ddp.schedule_text import format_schedule
 from pytest_ddp.settings import Settings
-from pytest_ddp.simulated import Cyclic, PeerLost, RankStopped, Schedule, SimulatedWorld, Simulation
+from pytest_ddp.simulated import Clamped, PeerLost, RankStopped, Schedule, SimulatedWorld, Simulation
 
 _REPORTS_OF_ONE_PLACE = 8
 
@@ -112,7 +112,7 @@ class SimulatedPlugin(RankPlugin):
 
     def on_ranks(self, function: Callable[[], bytes], schedule: Sequence[int] = (), faults: bytes = b"") -> bytes:
         """Call a function on each rank under a schedule; return the answers of all ranks."""
-        run = self._run(function, Cyclic(schedule), cloudpickle.loads(faults) if faults else ())
+        run = self._run(function, Clamped(schedule), cloudpickle.loads(faults) if faults else ())
         return run.encode()
 
     def set_up(self) -> bytes:

@@ -53,9 +53,9 @@ class Recorded:
         return choice if 0 <= choice < len(options) else 0
 
 
-class Cyclic(Recorded):
-    """As `Recorded`, but a choice that has no option is counted on from the first option: every choice is one."""
+class Clamped(Recorded):
+    """As `Recorded`, but a choice that has no option takes the last one: so every choice is one, and shrinks well."""
 
     def choose(self, options: Sequence[Option]) -> int:
-        """Return the next choice of the list, modulo the number of options."""
-        return next(self._choices, 0) % len(options)
+        """Return the next choice of the list."""
+        return min(next(self._choices, 0), len(options) - 1)
