@@ -142,11 +142,13 @@ class SetUpState:
         self._logs: list[tuple[Any, ...]] = []
 
     def begin(self, item: pytest.Item) -> None:
-        """Begin a test with the attributes and the stash that it was collected with."""
+        """Begin a test with the attributes and the stash that it was collected with, and an instance of its own."""
         stash = pytest.Stash()
         stash._storage.update(item.stash._storage)
         own = {name: list(value) for name, value in vars(item).items() if isinstance(value, list)}
         self._attributes = {**vars(item), **own, "stash": stash}
+        if self._attributes.get("_instance") is not None:
+            del self._attributes["_instance"], self._attributes["_obj"]
 
     @property
     def has_set_up(self) -> bool:

@@ -115,7 +115,7 @@ class RankGroup:
         """Wait for the outcomes of the run that was begun."""
         outcomes = self._with_mismatch(self._finish(self.grace, disconnect=disconnect))
         if self.world.simulated:
-            return each_rank(outcomes[0], self.world.size)
+            return each_rank(outcomes, self.world.size)
         quiet = disconnect or not failures(outcomes)  # Hypothesis is shrinking, or all is well: nobody will read it
         return self._with_timelines(outcomes) if self.world.observe and not quiet else outcomes
 

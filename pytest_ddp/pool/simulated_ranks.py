@@ -1,5 +1,6 @@
 """The outcomes of simulated ranks, which one process answers for all of them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,14 +8,18 @@ from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped, Stop
 from pytest_ddp.protocol.messages import Answer, Decoder, SimulatedRun
 
 
-def each_rank(outcome: Outcome, size: int) -> list[Outcome]:
-    """Return one outcome per rank, of what became of their process.
+def each_rank(of_process: Sequence[Outcome], size: int) -> list[Outcome]:
+    """Return one outcome per rank, of what became of their process; none if there is no process any more.
 
     If the process died, ran until its deadline or failed before the ranks ran, each rank has its outcome. What the
-    process printed is rank 0's.
+    process printed, and its stacks, are rank 0's.
     """
+    if not of_process:
+        return []
+    outcome = of_process[0]
     if not isinstance(outcome, Returned):
-        return [outcome if rank == 0 else replace(outcome, rank=rank, output="") for rank in range(size)]
+        without: dict[str, Any] = {name: "" for name in ("output", "stack") if hasattr(outcome, name)}
+        return [outcome, *(replace(outcome, rank=rank, **without) for rank in range(1, size))]
     run, *answers = Decoder().feed(outcome.body)
     schedule = run.schedule if isinstance(run, SimulatedRun) else ""
     return [_outcome(answer, schedule, outcome.output if answer.number == 0 else "") for answer in answers]

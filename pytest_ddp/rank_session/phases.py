@@ -95,17 +95,18 @@ def _answer(config: pytest.Config, report: pytest.TestReport, subtests: Sequence
     """Return a report as plain data; of a phase that passed, as most do, only its duration and sections."""
     plain_subtests = tuple(_plain(config, subtest) for subtest in subtests)
     if report.passed and not report.user_properties and not hasattr(report, "wasxfail"):
-        return PhaseAnswer(passed=report.duration, sections=_sections(report), subtests=plain_subtests)
+        return PhaseAnswer(passed=report.duration, sections=sections_of(report), subtests=plain_subtests)
     plain = _plain(config, report)
     return PhaseAnswer({**plain, "sections": []}, sections=plain["sections"], subtests=plain_subtests)
 
 
 def _plain(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
     data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
-    return {**data, "longrepr": bounded(data["longrepr"]), "sections": _sections(report)}
+    return {**data, "longrepr": bounded(data["longrepr"]), "sections": sections_of(report)}
 
 
-def _sections(report: pytest.TestReport) -> tuple[tuple[str, str], ...]:
+def sections_of(report: pytest.TestReport) -> tuple[tuple[str, str], ...]:
+    """Return the output and logs in a report, each cut to a size that can be sent."""
     return tuple((title, bounded(text)) for title, text in report.sections)
 
 

@@ -21,12 +21,11 @@ import torch.distributed as dist
 from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.errors import UsageError
 from pytest_ddp.outcomes.outcome import SIMULATION_ENDED
-from pytest_ddp.outcomes.text_limits import both_ends
 from pytest_ddp.protocol.messages import Answer, Run, SimulatedRun, encode
 from pytest_ddp.protocol.phases import PhaseAnswer, SessionStart
 from pytest_ddp.pytest_internals import begin_request, replace_set_trace, tear_down
-from pytest_ddp.rank.worker import Rank, answer_of
-from pytest_ddp.rank_session.phases import end_at_caller, run_phase
+from pytest_ddp.rank.worker import Failed, Rank, answer_of
+from pytest_ddp.rank_session.phases import end_at_caller, run_phase, sections_of
 from pytest_ddp.rank_session.session import RankPlugin, run_session
 from pytest_ddp.rank_session.simulated_state import SimulatedState, variables_of
 from pytest_ddp.schedule_text import format_schedule
@@ -94,6 +93,7 @@ class SimulatedPlugin(RankPlugin):
         self.stopped: set[int] = set()
         self._is_told = False
         self._failed_at: dict[object, list[int]] = {}
+        self._failed: dict[int, Failed] = {}
         self._like: dict[int, tuple[int, str]] = {}
 
     def new_state(self, settings: Settings) -> Any:
@@ -137,10 +137,19 @@ class SimulatedPlugin(RankPlugin):
         return run.encode
 
     def answer(self, report: pytest.TestReport, **left: Any) -> bytes:
-        """Add what the rank has printed to the answer for a phase."""
+        """Add what the rank has printed to the answer for a phase; fail as another rank did that has a report."""
+        rank = self.state.rank
         if text := self.state.take_printed():
             report.sections.append((f"Captured stdout+stderr {report.when}", text))
-        return super().answer(report, **left)
+        if rank in self._like:
+            other, message = self._like[rank]
+            failed = self._failed[other]
+            raise Failed(failed.kind, message, failed.text, PhaseAnswer(sections=sections_of(report)).encode())
+        try:
+            return super().answer(report, **left)
+        except Failed as failed:
+            self._failed[rank] = failed
+            raise
 
     def shown(self, error: BaseException) -> BaseException:
         """Return the problem in place of the exception that ends all ranks, on one of the ranks that it concerns."""
@@ -177,19 +186,14 @@ class SimulatedPlugin(RankPlugin):
     ) -> "_Run":
         """Call a function on each rank; return what became of them."""
         self._is_told, began, printed = False, perf_counter(), []
-        answers: dict[int, Answer] = {}
-        for of_last_run in (self.stopped, self._failed_at, self._like):
+        for of_last_run in (self.stopped, self._failed_at, self._failed, self._like):
             of_last_run.clear()
 
         def on_rank(rank: int) -> Answer:
             answer = replace(answer_of(partial(self._showing, function), rank), seconds=perf_counter() - began)
             printed.append(self.state.take_printed())
-            answers[rank] = answer
             if rank in self.stopped or answer.kind == RankStopped.__name__:
                 answer = _stopped(rank)
-            elif rank in self._like:
-                like, message = self._like[rank]
-                answer = replace(answers[like], number=rank, message=both_ends(message), body=b"")
             if answer.outcome != "returned":
                 raise _NotReturned(answer)
             return answer
