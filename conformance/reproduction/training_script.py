@@ -28,6 +28,8 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         seed: the integer that its numbers are drawn from.
     """
     contract, wrapper = failure.component.contract, failure.component.contract.wrapper
+    if contract.kind == "engine":
+        return "", ["what an engine does"]
     if why := _beyond(scenario):
         return "", [why]
     data = _data(scenario, failure.component.numbers(scenario, seed)[0])
@@ -56,13 +58,14 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         batch_start=wrapper.batch_start.name if wrapper and wrapper.batch_start else "",
         bucket=f", {s.bucket_size_mb!r}" if wrapper and wrapper.takes_bucket_size else "",
     )
-    known = ("seed", "batch", "optimizer", "model", "equal_start")
+    known = ("seed", "batch", "optimizer", "model", "equal_start", "lossy")
     return text, [*s.unread(*known), *m.unread("inputs", "activation"), *o.unread()]
 
 
 def tolerance_of(scenario: Scenario) -> float:
     """Return how far numbers may be apart, relative to them and in absolute terms."""
-    return max(_TOLERANCES.get(dtype, 1.0) for dtype in (scenario.model.dtype, *scenario.model.dtypes.values()))
+    dtypes = (scenario.model.dtype, *scenario.model.dtypes.values())
+    return max(scenario.lossy, *(_TOLERANCES.get(dtype, 1.0) for dtype in dtypes))
 
 
 def shows(trial: Trial) -> bool:
