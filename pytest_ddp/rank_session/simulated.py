@@ -67,7 +67,7 @@ class SimulatedGroups:
         self._state.begin_group(run.world)
         self._world, self._name = SimulatedWorld(run.world.size, on_switch=self._state.switch), run.group
         address = (Rank.current.launch.store[0], run.master_port)
-        self._world.run(lambda rank: os.environ.update(variables_of(rank, run.world, address)))
+        self._world.run(lambda rank: self._state.begin_process(rank, variables_of(rank, run.world, address)))
 
     def store(self, name: str) -> dist.Store:
         """Return a store that the ranks share."""

@@ -6,6 +6,7 @@ goes on.
 
 import io
 import logging
+import os
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -37,7 +38,6 @@ class _RankState:
     setup: SetUpState
     context: DDPContext = field(default_factory=lambda: DDPContext(torch.device("cpu"), dist.HashStore()))
     subtests: list[pytest.TestReport] = field(default_factory=list)
-    streams: tuple[Any, Any] = (None, None)
     handlers: list[logging.Handler] = field(default_factory=list)
     printed: io.StringIO = field(default_factory=io.StringIO)
 
@@ -85,8 +85,6 @@ class SimulatedState:
             state.setup.swap(self._session, self._item, self._have_values)
         records = self._records
         state.subtests, records.subtests = records.subtests, state.subtests
-        now, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), state.streams
-        state.streams = now
         state.handlers, logging.root.handlers = logging.root.handlers, state.handlers
 
     def begin_group(self, world: World) -> None:
@@ -96,9 +94,13 @@ class SimulatedState:
         for rank in range(world.size):
             state = self._ranks.setdefault(rank, _RankState(SetUpState(self._session)))
             describe_rank(state.context, rank, world)
-            state.printed = io.StringIO()
-            captured = (state.printed, state.printed) if Rank.current.launch.capture else (sys.stdout, sys.stderr)
-            state.streams, state.handlers = captured, list(logging.root.handlers)
+            state.handlers = list(logging.root.handlers)
+
+    def begin_process(self, rank: int, variables: dict[str, str]) -> None:
+        """Give a rank, in its thread, its environment and streams; the simulation keeps both for it."""
+        os.environ.update(variables)
+        if Rank.current.launch.capture:
+            sys.stdout = sys.stderr = self._ranks[rank].printed = io.StringIO()
 
     def start_test(self, item: pytest.Item, shared_path: str) -> None:
         """Prepare every rank for the test that the current run sets up."""
