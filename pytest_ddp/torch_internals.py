@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.autograd import Variable, graph
 from torch.distributed import ProcessGroup, Store, distributed_c10d
 from torch.distributed.distributed_c10d import GroupName
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # noqa: PLC0414  others import it here
 
 _C: Any = torch._C
 

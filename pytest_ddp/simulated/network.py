@@ -40,7 +40,7 @@ class Event:
     """Something that happened in a simulation.
 
     Attributes:
-        kind: "launched", "landed", "waited", "failed" or "returned".
+        kind: "launched", "landed", "waits" (the rank begins to wait), "waited", "polled" (the rank asked whether it is complete) or "failed".
         rank: the rank.
         operation: the operation, such as "all_reduce"; "" for what a rank itself did.
         group: the name of its group.
@@ -61,12 +61,18 @@ class Event:
         )
 
 
+Watch = Callable[[Event, Launch | None], None]
+
+
 class Network:
     """The operations of all ranks."""
 
-    def __init__(self, scheduler: Scheduler, reduction: Reduction, faults: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, scheduler: Scheduler, reduction: Reduction, faults: Sequence[Any] = (), watch: Watch | None = None
+    ) -> None:
         self.events: list[Event] = []
         self.scheduler = scheduler
+        self._watch = watch
         self._reduction = reduction
         self._faults = tuple(faults)
         self._counters: dict[Key, Iterator[int]] = defaultdict(partial(itertools.count, 1))
@@ -163,6 +169,9 @@ class Network:
         """Let other ranks run until the results of a launch of the current rank have landed."""
         __tracebackhide__ = True
         self._rank.at = launch
+        self._note("waits", launch)
+        if launch.ready:
+            self.scheduler.step()
         self.scheduler.wait(launch, lambda: launch.ready)
         self._land(launch)
         self._finish(launch)
@@ -171,6 +180,7 @@ class Network:
         """Whether the results have landed; results that may land do so unless the schedule says "not yet"."""
         if not launch.ready:
             self.scheduler.yield_to_others()
+        self._note("polled", launch)
         if launch.ready:
             self._land(launch)
             self._finish(launch)
@@ -251,7 +261,7 @@ class Network:
     def failed(self, rank: int) -> None:
         """A rank has ended by an exception."""
         self.scheduler.ranks[rank].over = "failed"
-        self.events.append(Event("failed", rank))
+        self._add(Event("failed", rank))
 
     def stop(self, problem: Problem) -> None:
         """Report a problem and end all ranks."""
@@ -306,7 +316,12 @@ class Network:
 
     def _note(self, kind: str, launch: Launch) -> None:
         call = launch.call
-        self.events.append(Event(kind, launch.rank, call.operation.name, call.group, launch.sequence))
+        self._add(Event(kind, launch.rank, call.operation.name, call.group, launch.sequence), launch)
+
+    def _add(self, event: Event, launch: Launch | None = None) -> None:
+        self.events.append(event)
+        if self._watch is not None:
+            self._watch(event, launch)
 
     @property
     def _rank(self) -> Rank:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from pytest_ddp.simulated.network import Event, Network
+from pytest_ddp.simulated.network import Event, Network, Watch
 from pytest_ddp.simulated.problems import Problem, ProblemFound, RankStopped
 from pytest_ddp.simulated.process_group import SimulatedGroup
 from pytest_ddp.simulated.process_state import ProcessState
@@ -55,6 +55,7 @@ def simulate(
     schedule: Schedule | None = None,
     reduction: Reduction = "rank_order",
     faults: Sequence[Any] = (),
+    watch: Watch | None = None,
 ) -> Simulation:
     """Call a function on each of `world_size` simulated ranks, with a default group of the backend "sim".
 
@@ -68,12 +69,13 @@ def simulate(
         schedule: decides which rank runs next and which results land early; by default, a rank runs until it waits.
         reduction: the order in which reductions add: "rank_order", "ring" or "tree".
         faults: called with each `Launch`, in the thread of its rank; a fault may raise.
+        watch: called with each event as it happens, and with its launch if it has one.
 
     Returns:
         What came of it. Problems and exceptions are values of it; nothing is raised.
     """
     scheduler = Scheduler(Recorded() if schedule is None else schedule)
-    network = Network(scheduler, reduction, faults)
+    network = Network(scheduler, reduction, faults, watch)
     simulation = Simulation([None] * world_size)
     scheduler.stuck = network.stuck
     with ExitStack() as process:
