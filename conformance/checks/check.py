@@ -47,6 +47,10 @@ class NotOffered(Exception):  # noqa: N818  no fault of anybody
     """The submission lacks an optional feature that the property is about; the message names the feature."""
 
 
+class Unclaimed(NotOffered):
+    """The property is about what a library does not claim; the message is the claim."""
+
+
 class Refused(NotOffered):
     """The submission raised an exception for an optional feature that the property is about."""
 

@@ -53,8 +53,12 @@ def _hold_forward(trial: Trial) -> None:
 
 
 def of_the_model(one: Happening, scenario: Scenario) -> bool:
-    """Return whether something that happened is the launch of a collective with numbers of the model in it."""
-    return one.what == "launched" and one.dtype in scenario.model.dtypes.values() and one.bytes > 0
+    """Return whether something that happened is the launch of a collective with numbers of the model in it.
+
+    Lossy communication sends them in any dtype that holds fractions.
+    """
+    fits = one.dtype in scenario.model.dtypes.values() or (scenario.lossy > 0 and "float" in one.dtype)
+    return one.what == "launched" and fits and one.bytes > 0
 
 
 def launches(happened: list[Happening], scenario: Scenario) -> list[int]:

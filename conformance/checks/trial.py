@@ -28,7 +28,7 @@ class Trial:
     @cached_property
     def expected(self) -> Trajectory:
         """What one process on the batches of all ranks gives."""
-        return self.under(self.scenario) if self.scenario.model.narrow else right_training(self.scenario, self.seed)
+        return self.under(self.scenario) if self.scenario.followed else right_training(self.scenario, self.seed)
 
     def under(self, scenario: Scenario) -> Trajectory:
         """Return what one process gives under another schedule, its rounding as on rank 0."""

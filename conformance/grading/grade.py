@@ -44,6 +44,7 @@ from conformance.judging.draws import Spared
 from conformance.judging.run_check import Result, run_check
 from conformance.oracle.remembered import remembering
 from conformance.reproduction import files
+from conformance.scenarios.claims import EVERYTHING, Claims
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
@@ -66,6 +67,7 @@ class Grading:
         import_seconds: seconds that the first import of a submission may take.
         rubric: the points.
         named: whether somebody named the components, so that each of them is asked for.
+        claims: what a library claims; a submission claims everything.
     """
 
     seed: int
@@ -79,6 +81,7 @@ class Grading:
     import_seconds: float = IMPORT_SECONDS
     rubric: Rubric = NO_RUBRIC
     named: bool = True
+    claims: Claims = EVERYTHING
 
     def checks(self, component: str) -> tuple[Check, ...]:
         """Return the checks that a component is held to, in their order."""
@@ -238,7 +241,7 @@ def grade_check(
     component: str, check: Check, executor: Executor, grading: Grading, before: dict[str, CheckReport]
 ) -> CheckReport:
     """Run one check, unless one that it requires has not passed."""
-    missing = [required for required in check.requires if before[required].status != "passed"]
+    missing = [required for required in check.requires if not before[required].allows_others]
     if missing:
         behind = before[missing[0]].behind or missing[0]
         return replace(_not_run(check), message=NOT_BEFORE.format(missing[0]), behind=behind)
@@ -288,6 +291,7 @@ def _run(component: str, check: Check, executor: Executor, grading: Grading, spa
         seed=grading.seed,
         examples=grading.examples,
         spared=spared,
+        claims=grading.claims,
     )
 
 
@@ -305,6 +309,8 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         diagnosis=result.diagnosis,
         cause=result.cause,
         refused=result.refused,
+        unclaimed=result.unclaimed,
+        left_out=result.left_out,
         examples=result.examples,
         seconds=round(result.seconds, 3),
         script=script,

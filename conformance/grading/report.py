@@ -72,6 +72,8 @@ class CheckReport:
         timeline: by rank, what happened in the last step of the smallest scenario that fails.
         cause: the same text for failures of one cause; empty if it is not known.
         refused: whether it did not run because the submission raised an exception on purpose.
+        unclaimed: whether it did not run because a library does not claim what it is about.
+        left_out: what scenarios were left out, and the claims that did so.
     """
 
     id: str
@@ -89,6 +91,13 @@ class CheckReport:
     timeline: tuple[tuple[str, ...], ...] = ()
     cause: str = ""
     refused: bool = False
+    unclaimed: bool = False
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def allows_others(self) -> bool:
+        """Whether checks that require this one run."""
+        return self.status == "passed" or self.unclaimed
 
     @property
     def is_hidden(self) -> bool:
@@ -118,8 +127,9 @@ class CheckReport:
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Return the report that `to_json` made; raise KeyError or TypeError if the data is something else."""
         scenario = plain["scenario"]
-        timeline = tuple(map(tuple, plain["timeline"]))
-        return cls(**{**plain, "scenario": scenario and _drawn_from_json(scenario), "timeline": timeline})
+        timeline, left_out = tuple(map(tuple, plain["timeline"])), tuple(plain.get("left_out", ()))
+        read = {"scenario": scenario and _drawn_from_json(scenario), "timeline": timeline, "left_out": left_out}
+        return cls(**{**plain, **read})
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, reject, settings
 from hypothesis import seed as seeded
 from hypothesis.configuration import set_hypothesis_home_dir
+from hypothesis.errors import Unsatisfiable
 
 from conformance.judging.vacuity import tells_apart
+from conformance.scenarios.claims import EVERYTHING, Claims
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 from conformance.strategies import Bounds
@@ -63,7 +65,8 @@ class Draws:
 
     Checks that draw alike with one seed draw the same scenarios, which then run once. Known mistakes in `rules_out`
     must give other numbers than correct code on a scenario, or it is not used; its numbers derive from `secret`.
-    Scenarios are made easier by what the component is `spared`.
+    Scenarios are made easier by what the component is `spared`. Those with anything that is not claimed are left out:
+    with `exact`, all but float64; with `optimizer`, also by the class of the optimizer, which is then the component's.
     """
 
     scenarios: Drawer
@@ -73,21 +76,37 @@ class Draws:
     secret: str
     examples: int
     spared: Spared = NOTHING_SPARED
+    claims: Claims = EVERYTHING
+    exact: bool = False
+    optimizer: bool = False
 
     def all(self) -> tuple[Drawn, ...]:
         """Return them, smaller ones first; components with the same scenarios share one drawing."""
-        return _all(self)
+        return _all(self)[0]
 
-    def hold(self, judge: Callable[[Drawn], None]) -> None:
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What was drawn, and is not claimed, in words."""
+        return _all(self)[1]
+
+    def hold(self, judge: Callable[[Drawn], None]) -> tuple[str, ...]:
         """Draw them one by one for `judge`; after it raises, look for smaller ones on which it raises, and raise that.
 
-        Each of several alternatives gets its share of the examples.
+        Each of several alternatives gets its share of the examples. Return what was left out.
         """
         alternatives, fewest = parts(self.scenarios), min(_FEWEST, self.examples)
+        left_out = dict[str, None]()
         for part in alternatives:
-            self._hold(part, max(fewest, math.ceil(self.examples / len(alternatives))), judge)
+            own = dict[str, None]()
+            try:
+                self._hold(part, max(fewest, math.ceil(self.examples / len(alternatives))), judge, own)
+            except Unsatisfiable:
+                if not own:
+                    raise
+            left_out |= own
+        return tuple(left_out)
 
-    def _hold(self, part: Drawer, examples: int, judge: Callable[[Drawn], None]) -> None:
+    def _hold(self, part: Drawer, examples: int, judge: Callable[[Drawn], None], left_out: dict[str, None]) -> None:
         @settings(
             max_examples=examples,
             deadline=None,
@@ -100,7 +119,10 @@ class Draws:
         @seeded(self._hypothesis_seed(part))
         @given(part(self.bounds))
         def holds(drawn: Drawn) -> None:
-            drawn = self.spared.eased(drawn)
+            drawn = self.claims.eased(self.spared.eased(drawn), exact=self.exact, optimizer=self.optimizer)
+            if unclaimed := self.claims.unclaimed(drawn, optimizer=self.optimizer):
+                left_out[unclaimed] = None
+                reject()
             assume(tells_apart(drawn, data_seed(self.secret, drawn), self.rules_out))
             judge(drawn)
 
@@ -112,7 +134,7 @@ class Draws:
 
 
 @lru_cache(_REMEMBERED)
-def _all(draws: Draws) -> tuple[Drawn, ...]:
+def _all(draws: Draws) -> tuple[tuple[Drawn, ...], tuple[str, ...]]:
     drawn: list[Drawn] = []
-    draws.hold(drawn.append)
-    return tuple(drawn)
+    left_out = draws.hold(drawn.append)
+    return tuple(drawn), left_out

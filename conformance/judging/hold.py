@@ -30,6 +30,7 @@ class Search:
     left: float = math.inf
     failure: tuple[Drawn, Violation] | None = None
     refused: Refused | None = None
+    left_out: tuple[str, ...] = ()  # what was drawn, and is not claimed
 
     def hold(self, drawn: Drawn) -> None:
         """Run one scenario and test the property; raise Violation if it does not hold."""

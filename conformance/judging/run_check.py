@@ -10,13 +10,14 @@ from typing import Literal, TypeAlias
 
 from hypothesis.errors import HypothesisException
 
-from conformance.checks.check import Check, NotOffered, Refused, Violation
+from conformance.checks.check import Check, NotOffered, Refused, Unclaimed, Violation
 from conformance.components.component import Component
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import HarnessError
 from conformance.judging.draws import NOTHING_SPARED, Draws, Spared
 from conformance.judging.hold import Search
 from conformance.judging.triage import REPEATS, When, cause_of
+from conformance.scenarios.claims import EVERYTHING, Claims
 from conformance.scenarios.drawn import Drawn
 from conformance.strategies import Bounds
 from pytest_ddp.errors import LackError
@@ -39,6 +40,8 @@ class Result:
         when: when it fails.
         cause: the same text for failures of one cause; empty if it is not known.
         refused: whether it did not run because the submission raised an exception on purpose.
+        unclaimed: whether it did not run because of a claim.
+        left_out: what was drawn, and is not claimed, in words.
     """
 
     check: Check
@@ -51,6 +54,8 @@ class Result:
     when: When = "always"
     cause: str = ""
     refused: bool = False
+    unclaimed: bool = False
+    left_out: tuple[str, ...] = ()
 
 
 def run_check(
@@ -62,10 +67,20 @@ def run_check(
     seed: int,
     examples: int,
     spared: Spared = NOTHING_SPARED,
+    claims: Claims = EVERYTHING,
 ) -> Result:
     """Test one property of a component on up to `examples` scenarios of up to `world_size` ranks."""
+    if claim := claims.leaves_out(component.name, check.id):
+        return Result(check, "not_run", claim, unclaimed=True)
     drawing = {"world_size": world_size, "seed": seed, "examples": examples}
-    draws = replace(draws_of(component, check, executor.secret, **drawing), spared=spared)
+    has_optimizer = component.contract.optimizer is not None
+    draws = replace(
+        draws_of(component, check, executor.secret, **drawing),
+        spared=spared,
+        claims=claims,
+        exact=check.exact,
+        optimizer=has_optimizer,
+    )
     return _settled(Search(component, check, executor), partial(_run, draws=draws))
 
 
@@ -97,6 +112,8 @@ def _run(search: Search, draws: Draws) -> Result:
     try:
         search = _held(search, draws)
         result = _failed(search, *search.failure) if search.failure else without_failure("passed")
+    except Unclaimed as claim:
+        result = without_failure("not_run", str(claim), unclaimed=True)
     except NotOffered as lack:
         result = without_failure("not_run", str(lack), refused=isinstance(lack, Refused))
     except LackError as lack:
@@ -107,7 +124,8 @@ def _run(search: Search, draws: Draws) -> Result:
         result = without_failure("error", f"{type(error).__name__}: {error}")
     except Exception:  # noqa: BLE001  a fault of the judge must not end the grade
         result = without_failure("error", traceback.format_exc())
-    return replace(result, examples=search.examples, seconds=time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return replace(result, examples=search.examples, seconds=seconds, left_out=search.left_out)
 
 
 def _failed(search: Search, drawn: Drawn, violation: Violation) -> Result:
@@ -118,8 +136,11 @@ def _failed(search: Search, drawn: Drawn, violation: Violation) -> Result:
 
 def _held(search: Search, draws: Draws) -> Search:
     """Test all scenarios that are drawn; if one fails, return the search for the smallest that fails."""
+    drawn_ahead, search.left_out = draws.all(), draws.left_out
+    if not drawn_ahead and draws.left_out:
+        raise Unclaimed("; ".join(draws.left_out))
     try:
-        with closing(search.executor.ahead(search.component, draws.all())) as running:
+        with closing(search.executor.ahead(search.component, drawn_ahead)) as running:
             for drawn in running:
                 search.hold(drawn)
         search.settle()

@@ -64,7 +64,7 @@ def _training_differs(
     """Whether training with a mistake would be told from right training after some step."""
     mistaken = TRAINING_MISTAKES[mistake].instead(scenario)
     after_steps = parameters_after_steps(mistaken, inputs)  # computed up to the first step that differs
-    if scenario.model.narrow:
+    if scenario.followed:
         wrong = train(mistaken, inputs)
         after_steps, expected = iter(wrong.parameters), train(scenario, inputs, follow=wrong)
     rights = zip(expected.parameters, expected.parameter_limits, strict=True)

@@ -50,7 +50,7 @@ class Held:
     def _opened(self, suite: Suite) -> Grader | UsageError:
         folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="conformance-")))
         location = adapters.write(folder, suite.adapters, suite.test_file, suite.libraries)
-        grading = Grading(self.seed, self.world_size, tuple(suite.checks), MAX_EXAMPLES)
+        grading = Grading(self.seed, self.world_size, tuple(suite.checks), MAX_EXAMPLES, claims=suite.claims)
         ranks = self._open.enter_context(ranks_from(self.launcher))
         executor = Executor(ranks, location, secret=str(self.seed))
         try:
@@ -90,7 +90,7 @@ def hold(item: pytest.Item, suite: Suite, component: str, check_id: str, ranks: 
         return
     if ruling.kind == "known":
         pytest.xfail(ruling.text)
-    if ruling.kind in {"refused", "not_run"}:
+    if ruling.kind in {"refused", "unclaimed", "not_run"}:
         pytest.skip(ruling.text)
     scenario = f"\n\nSmallest scenario: {report.scenario!r}\n{_again(item, grader)}" if report.scenario else ""
     _fail(ruling.text + scenario)

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 from conformance.grading.report import GRADER_ERROR, CheckReport
 from conformance.library.known_failures import KnownFailure
 
-Kind: TypeAlias = Literal["passed", "known", "new", "mended", "refused", "not_run", "error"]
+Kind: TypeAlias = Literal["passed", "known", "new", "mended", "refused", "unclaimed", "not_run", "error"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,10 @@ def rule(report: CheckReport, known: KnownFailure | None, file: str) -> Ruling:
     match report.status:
         case "passed":
             return _mended("passes", known, file) if known else Ruling("passed")
-        case "not_run" if report.refused:
-            return _mended("refuses, which it may", known, file) if known else Ruling("refused", report.message)
+        case "not_run" if known and not report.behind:
+            return _mended(f"does not run ({report.message})", known, file)
+        case "not_run" if report.refused or report.unclaimed:
+            return Ruling("refused" if report.refused else "unclaimed", report.message)
         case "not_run":
             return Ruling("not_run", report.message)
         case "failed" if known:

@@ -96,6 +96,8 @@ class Suite:
     def __post_init__(self) -> None:
         """Raise UsageError if a function cannot be had, or a line of the file is wrong."""
         self.functions.hold_complete()
+        if self.claims.mistake:
+            raise UsageError(self.claims.mistake)
         vars(self)["adapters"] = self.functions.adapters(self.test_file)
         vars(self)["known"] = known_failures.read(self.known_file, self.checks) if self.known_file else {}
 

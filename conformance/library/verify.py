@@ -9,10 +9,8 @@ import pytest
 from conformance.library.adapters import FunctionOrName
 from conformance.library.hold import RANKS, hold
 from conformance.library.suite import Functions, Suite
-from conformance.scenarios.claims import Claims
+from conformance.scenarios.claims import EVERYTHING, Claims
 from pytest_ddp.errors import UsageError
-
-_NOTHING_SPECIAL = Claims()
 
 
 def verify(
@@ -23,7 +21,7 @@ def verify(
     both: bool = True,
     fsdp: FunctionOrName | None = None,
     full_parameters: FunctionOrName | None = None,
-    claims: Claims = _NOTHING_SPECIAL,
+    claims: Claims = EVERYTHING,
     known_failures: str | Path | None = None,
     libraries: Sequence[str] = (),
 ) -> Callable[..., None]:

@@ -36,6 +36,10 @@ of the expected tensor. A single element may be tiny because its terms cancel, s
 reject correct code. In float64, for the same reason, the scale of a tensor is at least a thousandth of the largest
 tensor that is compared with it.
 
+**Lossy communication.** A library may claim that it sends gradients in fewer bits. The claimed share of a tensor's
+largest element is added to the limit of its gradient; training is followed in every dtype. A sharded optimizer sends
+parameters, so there the share is added to the limit of parameters.
+
 **Not vacuous.** A scenario is used only if the known mistakes exceed the limit by the factor that
 `vacuity_factor` returns.
 """
@@ -80,7 +84,7 @@ def equal(observed: torch.Tensor, expected: torch.Tensor, limit: float) -> bool:
 def vacuity_factor(scenario: Scenario) -> float:
     """Return the factor by which a mistake must exceed the limit on this scenario."""
     in_16_bits = {scenario.model.dtype, *scenario.model.dtypes.values()} & {"bfloat16", "float16"}
-    return 4.0 if in_16_bits else 1000.0
+    return 4.0 if in_16_bits or scenario.lossy else 1000.0
 
 
 def float64_limits(expected: Tensors) -> Limits:
@@ -90,7 +94,7 @@ def float64_limits(expected: Tensors) -> Limits:
 
 
 def gradient_limits(scenario: Scenario, magnitudes: Mapping[str, float], errors: Mapping[str, float]) -> Limits:
-    """Return, by name, how far rounding may take averaged gradients in dtypes narrower than float64.
+    """Return, by name, how far rounding may take averaged gradients, and communication that is lossy.
 
     Args:
         scenario: decides the number of terms and operations.
@@ -107,14 +111,15 @@ def gradient_limits(scenario: Scenario, magnitudes: Mapping[str, float], errors:
     sizes = {name: max(magnitude, floor) for name, magnitude in magnitudes.items()}
     measured = max((errors[name] / size for name, size in sizes.items() if size), default=0.0)
     own = max(own, _OTHER_ORDERS * measured, _ALONE if scenario.world_size == 1 else 0.0)
+    lost = 0.0 if scenario.replicated else scenario.lossy
     return {
-        name: (scenario.world_size + 1) * units[name] * magnitude + own * sizes[name]
+        name: (scenario.world_size + 1) * units[name] * magnitude + (own + lost) * sizes[name]
         for name, magnitude in magnitudes.items()
     }
 
 
 def parameter_limit(dtype: Dtype, size: float, update: float, steps: int) -> float:
-    """Return how far rounding may take a parameter in one step, in a dtype narrower than float64.
+    """Return how far rounding may take a parameter in one step.
 
     Args:
         dtype: the dtype of the parameter.

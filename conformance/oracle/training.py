@@ -59,10 +59,10 @@ def train(scenario: Scenario, inputs: list[RankInputs], follow: Trajectory | Non
     Args:
         scenario: what to train, and how.
         inputs: every rank's numbers.
-        follow: the training on a rank. In dtypes narrower than float64, training continues with each gradient and
-            parameter of the rank that differs from the right one only by rounding. In float64 it is not used.
+        follow: the training on a rank. In dtypes narrower than float64, and where communication is lossy, training
+            continues with each gradient and parameter of the rank that is within the limits. Else it is not used.
     """
-    run = _Run(scenario, inputs, follow if scenario.model.narrow else None)
+    run = _Run(scenario, inputs, follow if scenario.followed else None)
     for step in range(scenario.steps):
         run.step(step)
     return run.end()
@@ -105,12 +105,12 @@ class _Run:
         self.schedule.before_step(step)
         self.trajectory.starts.append(_values(self.named))
         self.model.zero_grad()
-        (self._train_on_shards if self.scenario.model.narrow else self._train_on_whole_batch)(step)
+        (self._train_on_shards if self.scenario.followed else self._train_on_whole_batch)(step)
         self.schedule.clip()
         self.schedule.step(step)
         after = _values(self.named)
         self.trajectory.parameters.append(after)
-        if self.scenario.model.narrow:
+        if self.scenario.followed:
             self._follow_parameters(step, after)
         else:
             self.trajectory.parameter_limits.append(float64_limits(after))
@@ -187,7 +187,8 @@ class _Run:
                 self.largest_move[name] = max(self.largest_move.get(name, 0.0), moved / lr)
             size = scale_of([before, after[name]])
             update = lr * (self.largest_move.get(name, 0.0) + decay * size)
-            limits[name] = parameter_limit(self.scenario.model.dtypes[name], size, update, step + 1)
+            lost = self.scenario.lossy * size if self.scenario.replicated else 0.0
+            limits[name] = parameter_limit(self.scenario.model.dtypes[name], size, update, step + 1) + lost
             with torch.no_grad():
                 parameter.copy_(self._followed("parameters", step, name, after[name], limits[name]))
         self.trajectory.parameter_limits.append({name: limits.get(name, 0.0) for name in after})

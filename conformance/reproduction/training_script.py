@@ -56,13 +56,14 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         batch_start=wrapper.batch_start.name if wrapper and wrapper.batch_start else "",
         bucket=f", {s.bucket_size_mb!r}" if wrapper and wrapper.takes_bucket_size else "",
     )
-    known = ("seed", "batch", "optimizer", "model", "equal_start")
+    known = ("seed", "batch", "optimizer", "model", "equal_start", "lossy")
     return text, [*s.unread(*known), *m.unread("inputs", "activation"), *o.unread()]
 
 
 def tolerance_of(scenario: Scenario) -> float:
     """Return how far numbers may be apart, relative to them and in absolute terms."""
-    return max(_TOLERANCES.get(dtype, 1.0) for dtype in (scenario.model.dtype, *scenario.model.dtypes.values()))
+    dtypes = (scenario.model.dtype, *scenario.model.dtypes.values())
+    return max(scenario.lossy, *(_TOLERANCES.get(dtype, 1.0) for dtype in dtypes))
 
 
 def shows(trial: Trial) -> bool:

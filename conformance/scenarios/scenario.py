@@ -169,6 +169,8 @@ class Scenario(Drawn):
         counted: tensors and handles that are alive after each step are counted.
         weighed: after training, the memory that the state of another optimizer needs is weighed.
         spoiled: after training, there is a backward pass more, in which collectives give NaN.
+        lossy: how far communication may take a gradient, or with `replicated` a parameter, relative to the tensor's
+            largest element.
         schedule: what happens between steps.
     """
 
@@ -208,6 +210,7 @@ class Scenario(Drawn):
     two_machines: bool = False
     weighed: bool = False
     spoiled: bool = False
+    lossy: float = 0.0
     schedule: tuple[Event, ...] = ()
     seed: int = 0
 
@@ -246,6 +249,11 @@ class Scenario(Drawn):
     def events(self, step: int) -> list[Event]:
         """Return what happens right before step `step`; a scheduler is made before step 0."""
         return [event for event in self.schedule if getattr(event, "step", 0) == step]
+
+    @property
+    def followed(self) -> bool:
+        """Whether correct trainings drift apart, so that the right one goes on from what rank 0 has after each step."""
+        return self.model.narrow or self.lossy > 0
 
     @property
     def observed(self) -> bool:

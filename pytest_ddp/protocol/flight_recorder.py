@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 from hashlib import blake2b
+from zlib import crc32
 
 # By their own names: a test that replaces `os.pread` and forgets must not break its rank.
 from os import fstat, ftruncate, pread
@@ -24,8 +25,8 @@ SLOTS = 1023
 AREA = SLOT * (1 + SLOTS)
 _HEAD = struct.Struct("=6Q")
 _SLOT = struct.Struct("=QQI")
-_END = struct.Struct("=Q")
-RECORD = SLOT - _SLOT.size - _END.size
+_CHECKSUM = struct.Struct("=I")
+RECORD = SLOT - _SLOT.size - _CHECKSUM.size
 NOTE_AT = _HEAD.size
 _NOTE = SLOT - NOTE_AT
 LATEST = 64
@@ -126,7 +127,7 @@ class Recorder:
     def record(self, record: bytes) -> bytes:
         """Record an operation; return all that was written, which is the same for ranks that record the same."""
         index, record = self.count, record[:RECORD]
-        data = _SLOT.pack(self._key, index, len(record)) + record + _END.pack(index)
+        data = _with_checksum(_SLOT.pack(self._key, index, len(record)) + record)
         at = _at(index)
         self._memory[at : at + len(data)] = data
         self.count += 1
@@ -231,11 +232,11 @@ class Reader:
     def _read(self, index: int) -> tuple[int, bytes] | None:
         """Return the record in an index's place, and its own index, if it is the one of that index or a later one."""
         data = self._get(SLOT, _at(index))
-        if len(data) < _SLOT.size + _END.size:
+        if len(data) < _SLOT.size + _CHECKSUM.size:
             return None
         key, found, length = _SLOT.unpack_from(data)
         end = _SLOT.size + length
-        if key != self.key or found < index or end + _END.size > len(data) or _END.unpack_from(data, end) != (found,):
+        if key != self.key or found < index or _with_checksum(data[:end]) != data[: end + _CHECKSUM.size]:
             return None  # nothing there yet, or being written
         return found, data[_SLOT.size : end]
 
@@ -244,6 +245,14 @@ class Reader:
             return pread(self.fd, size, self.rank * AREA + at)
         except OSError:
             return b""
+
+
+def _with_checksum(data: bytes) -> bytes:
+    """Return the bytes of a slot with their checksum.
+
+    A reader may see a slot that is half written, and processors do not copy its bytes from the first to the last.
+    """
+    return data + _CHECKSUM.pack(crc32(data))
 
 
 def _at(index: int) -> int:

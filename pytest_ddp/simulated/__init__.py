@@ -23,7 +23,8 @@ from pytest_ddp.simulated.problems import (
 )
 from pytest_ddp.simulated.reductions import Reduction
 from pytest_ddp.simulated.schedule import Option, Recorded, Schedule
-from pytest_ddp.simulated.simulation import BACKEND, Simulation, simulate
+from pytest_ddp.simulated.simulation import simulate
+from pytest_ddp.simulated.world import BACKEND, SimulatedWorld, Simulation
 
 __all__ = [
     "BACKEND",
@@ -41,6 +42,7 @@ __all__ = [
     "Reduction",
     "Schedule",
     "SharedTensor",
+    "SimulatedWorld",
     "Simulation",
     "TensorWithGaps",
     "UnfinishedCollective",

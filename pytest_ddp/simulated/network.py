@@ -40,7 +40,9 @@ class Event:
     """Something that happened in a simulation.
 
     Attributes:
-        kind: "launched", "landed", "waits" (the rank begins to wait), "waited", "polled" (the rank asked whether it is complete) or "failed".
+        kind: "launched", "landed", "waits" (the rank begins to wait), "waited", "polls" (the rank is about to ask
+            whether the operation is complete), "polled" or "failed". The schedule decides after "launched", "waits" and
+            "polls", and when a rank is over.
         rank: the rank.
         operation: the operation, such as "all_reduce"; "" for what a rank itself did.
         group: the name of its group.
@@ -67,20 +69,27 @@ Watch = Callable[[Event, Launch | None], None]
 class Network:
     """The operations of all ranks."""
 
-    def __init__(
-        self, scheduler: Scheduler, reduction: Reduction, faults: Sequence[Any] = (), watch: Watch | None = None
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, reduction: Reduction) -> None:
         self.events: list[Event] = []
         self.scheduler = scheduler
-        self._watch = watch
+        self._watch: Watch | None = None
         self._reduction = reduction
-        self._faults = tuple(faults)
+        self._faults: tuple[Any, ...] = ()
         self._counters: dict[Key, Iterator[int]] = defaultdict(partial(itertools.count, 1))
         self._open: dict[Key, dict[int, Launch]] = {}
         self._sent: dict[Key, deque[Launch]] = defaultdict(deque)
         self._receiving: dict[Key, deque[Launch]] = defaultdict(deque)
         self._sources: dict[int, int] = {}
         self._launches_of: Any = WeakIdKeyDictionary()
+
+    def begin(self, faults: Sequence[Any] = (), watch: Watch | None = None) -> None:
+        """Begin a run with these faults; `watch` is called with each event."""
+        self.events, self._faults, self._watch = [], tuple(faults), watch
+
+    def forget(self) -> None:
+        """Forget what was launched and never matched, after a run that failed; ranks count from 1 again."""
+        for kept in (self._counters, self._open, self._sent, self._receiving):
+            kept.clear()
 
     # Launching
 
@@ -152,6 +161,7 @@ class Network:
             text = f"rank {received.rank} calls {received.fingerprint()}, where rank {sent.rank} called "
             self.stop(Mismatch(f"{text}{sent.fingerprint()}; {rule}", (sent.rank, received.rank)))
         compute_message(sent, received)
+        sent.partner, received.partner = received, sent
         self._sources[id(received)] = sent.call.ranks.index(sent.rank)
         self._become_ready([sent, received])
 
@@ -178,8 +188,8 @@ class Network:
 
     def poll(self, launch: Launch) -> bool:
         """Whether the results have landed; results that may land do so unless the schedule says "not yet"."""
-        if not launch.ready:
-            self.scheduler.yield_to_others()
+        self._note("polls", launch)
+        self.scheduler.step() if launch.ready else self.scheduler.yield_to_others()
         self._note("polled", launch)
         if launch.ready:
             self._land(launch)

@@ -32,6 +32,7 @@ class Launch:
         landed: whether the results are in the tensors of this rank.
         waited: whether this rank has waited for it, or has seen that it is complete.
         lost: whether a rank that failed took part.
+        partner: of a message that was matched, the launch of the other rank.
     """
 
     rank: int
@@ -44,6 +45,7 @@ class Launch:
     landed: bool = False
     waited: bool = False
     lost: bool = False
+    partner: "Launch | None" = field(default=None, repr=False)
     writes: Writes = field(default_factory=list)
     when_landed: list[Callable[[], None]] = field(default_factory=list)
     land_now: Callable[["Launch"], None] = field(default=lambda _: None, repr=False)

@@ -42,8 +42,7 @@ class ProcessState:
         """Keep the state of one rank and restore that of another; ranks begin with the state of the process."""
         if old is not None:
             self._of_ranks[old.number] = _current()
-        if new is not None:
-            _restore(self._of_ranks.get(new.number, self._initial))
+        _restore(self._initial if new is None else self._of_ranks.get(new.number, self._initial))
 
 
 def _current() -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, overload
 
 from pytest_ddp.simulated.problems import Problem, RankStopped
-from pytest_ddp.simulated.schedule import Option, Schedule
+from pytest_ddp.simulated.schedule import Option, Recorded, Schedule
 
 _FEW_RANKS = 64
 _STACK_OF_FEW = 8 << 20
@@ -31,10 +31,11 @@ class Landing(Protocol):
 
 
 class Rank:
-    """One simulated rank: a thread, and what it does."""
+    """One simulated rank: a thread that runs one body after another."""
 
-    def __init__(self, number: int, body: Callable[[], None]) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
+        self.body: Callable[[], None] | None = None
         self.waits_in: Any = None
         self.at: Any = None
         self.over = ""
@@ -42,12 +43,19 @@ class Rank:
         self.interrupt: BaseException | None = None
         self._turn = threading.Lock()
         self._turn.acquire()
-        self._body = body
         self.thread = threading.Thread(target=self._run, name=f"rank {number}", daemon=True)
 
     def _run(self) -> None:
-        self._turn.acquire()
-        self._body()
+        while True:
+            self._turn.acquire()
+            if self.body is None:
+                return
+            self.body()
+
+    def begin(self, body: Callable[[], None]) -> None:
+        """Be ready to run another body."""
+        self.body, self.over, self.waits_in, self.at, self.interrupt = body, "", None, None, None
+        self.on_resume.clear()
 
     def pause(self) -> None:
         """Wait for the baton."""
@@ -93,12 +101,12 @@ class Scheduler:
     """Passes the baton between ranks.
 
     Attributes:
-        choices: the decisions so far.
-        problem: the first problem that was found.
+        choices: the decisions of this run so far.
+        problem: the first problem that was found in this run.
         stuck: called when no rank can go on and some are not over; it makes a rank ready, or reports a problem.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self) -> None:
         self.ranks: list[Rank] = []
         self.current: Rank | None = None
         self.choices: list[int] = []
@@ -107,31 +115,44 @@ class Scheduler:
         self.stuck: Callable[[], None] = lambda: None
         self.switched: Callable[[Rank | None, Rank | None], None] = lambda _old, _new: None
         self.landings: dict[Landing, None] = {}
-        self._schedule = schedule
+        self._schedule: Schedule = Recorded()
         self._ready: deque[Rank] = deque()
         self._left = 0
         self._all_over = threading.Lock()
 
-    def run(self, bodies: Sequence[Callable[[], None]]) -> None:
-        """Run each body in a rank; return when all are over."""
-        before = threading.stack_size(_STACK_OF_FEW if len(bodies) <= _FEW_RANKS else _STACK_OF_MANY)
+    def start(self, count: int) -> None:
+        """Start the threads of the ranks."""
+        before = threading.stack_size(_STACK_OF_FEW if count <= _FEW_RANKS else _STACK_OF_MANY)
         try:
-            self.ranks = [Rank(number, self._body_of(number, body)) for number, body in enumerate(bodies)]
+            self.ranks = [Rank(number) for number in range(count)]
             for rank in self.ranks:
                 rank.thread.start()
         finally:
             threading.stack_size(before)
+
+    def run(self, bodies: Sequence[Callable[[], None]], schedule: Schedule, *, backwards: bool = False) -> None:
+        """Run a body in each rank; return when all are over. With `backwards`, the last rank begins."""
+        self.choices, self.problem, self.stopping, self._schedule = [], None, False, schedule
+        self.landings.clear()
+        for rank, body in zip(self.ranks, bodies, strict=True):
+            rank.begin(self._body_of(rank, body))
         self._left = len(self.ranks)
-        self._ready.extend(self.ranks)
+        self._ready = deque(reversed(self.ranks) if backwards else self.ranks)
         self._all_over.acquire()
         self._pass_on(None)
         self._all_over.acquire()
+        self._all_over.release()
+
+    def end(self) -> None:
+        """End the threads; no rank may be running."""
+        for rank in self.ranks:
+            rank.body = None
+            rank.resume()
         for rank in self.ranks:
             rank.thread.join()
 
-    def _body_of(self, number: int, body: Callable[[], None]) -> Callable[[], None]:
+    def _body_of(self, rank: Rank, body: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
-            rank = self.ranks[number]
             try:
                 if not self.stopping:
                     body()

@@ -104,7 +104,7 @@ def _hold_training(trial: CaseTrial) -> None:
     case, expected = trial.case, expected_of(trial).parameters
     for step in case.gathered:
         moved = most_moved(expected[step], under(trial.given[0], "weight/"))
-        limits = dict.fromkeys(expected[step], SINGLE * moved) if case.model.narrow else None
+        limits = dict.fromkeys(expected[step], (SINGLE + case.lossy) * moved) if case.followed else None
         for rank, wrong in mismatches(trial.under(f"parameter/{step}/"), expected[step], limits):
             raise Violation(
                 f"On rank {rank} after {step_words(case, step)}, the parameter `{wrong.name}` is not what training in "

@@ -33,7 +33,8 @@ class GuidedRun:
         self._launches: list[Launch] = []
         self._landing: dict[tuple[Any, ...], Token] = {}
         self._in_flight: dict[int, InFlight] = {}
-        self._touched: dict[int, Step] = {}
+        self._asked: dict[int, Launch] = {}
+        self._next: dict[int, Step] = {}
 
     def choose(self, options: Sequence[Option]) -> int:
         """Return the index of the option that makes the next step of the guide."""
@@ -53,23 +54,31 @@ class GuidedRun:
             rank = dist.get_rank()
             with AccessMode(self._flying(rank), self._toucher(rank)):
                 result = function(*arguments)
-            self._end(Step(("rank", rank), f"rank {rank} returned"), rank)
+            self._end(rank, f"rank {rank} returned")
             return result
 
         return run
 
     def watch(self, event: Event, launch: Launch | None) -> None:
         """Note an event of the simulation."""
-        if event.kind == "landed" and launch is not None:
-            self._landed(str(event), launch)
+        if launch is None:
+            self._end(event.rank, str(event))
             return
-        step = Step(("rank", event.rank), str(event))
-        if launch is not None:
-            getattr(self, f"_{event.kind}")(step, launch)
-        self._end(step, event.rank)
+        match event.kind:
+            case "landed":
+                self._landed(str(event), launch)
+            case "waited":
+                self._waited(launch)
+            case "polled":
+                self._polled(launch)
+            case "launched":
+                self._launched(launch)
+                self._end(event.rank, str(event))
+            case _:
+                self._end(event.rank, str(event))
 
-    def _launched(self, step: Step, launch: Launch) -> None:
-        operation = operation_of(launch)
+    def _launched(self, launch: Launch) -> None:
+        operation, step = operation_of(launch), self._next_step(launch.rank)
         step.gives.add(operation)
         if (box := box_of(launch)) is not None:
             step.gives.add(box)
@@ -81,14 +90,16 @@ class GuidedRun:
         self._launches.append(launch)
         self._landing[_name(launch.option())] = ("land", launch.rank, operation)
 
-    def _waits(self, step: Step, launch: Launch) -> None:
-        """The step is over before its landing: what a rank did before it waits may precede launches of others."""
+    def _polled(self, launch: Launch) -> None:
+        self._next_step(launch.rank).writes.add(("asked", launch.rank, operation_of(launch)))
+        self._asked[launch.rank] = launch
 
-    def _polled(self, step: Step, launch: Launch) -> None:
-        step.writes.add(("asked", launch.rank, operation_of(launch)))
-
-    def _waited(self, step: Step, launch: Launch) -> None:
-        step.needs.add(("landed", launch.rank, operation_of(launch)))
+    def _waited(self, launch: Launch) -> None:
+        step, operation = self._next_step(launch.rank), operation_of(launch)
+        if self._asked.pop(launch.rank, None) is launch:
+            step.reads.add(("out", launch.rank, operation))  # the rank would have gone on without the results, too
+        else:
+            step.needs.add(("landed", launch.rank, operation))
         self._flying(launch.rank).remove(launch)
 
     def finish(self) -> list[Step]:
@@ -104,8 +115,8 @@ class GuidedRun:
         step.needs.add(operation)
         step.gives.add(("landed", launch.rank, operation))
         step.writes.add(("out", launch.rank, operation))
-        if (box := box_of(launch)) is not None:
-            step.may_need.add(box)
+        if launch.partner is not None:
+            step.needs.add(operation_of(launch.partner))
         outputs = [range_of(one) for one in launch.call.outputs]
         for other, name in self._flying(launch.rank).touching(outputs):
             step.writes.add((name, launch.rank, operation_of(other)))
@@ -116,17 +127,19 @@ class GuidedRun:
 
     def _toucher(self, rank: int) -> Callable[[Launch, str, bool], None]:
         def touched(launch: Launch, name: str, writes: bool) -> None:  # noqa: FBT001  as `Touched` has it
-            step = self._touched.setdefault(rank, Step(("rank", rank)))
-            key = (name, rank, operation_of(launch))
+            step, key = self._next_step(rank), (name, rank, operation_of(launch))
             (step.writes if writes else step.reads).add(key)
 
         return touched
 
-    def _end(self, step: Step, rank: int) -> None:
-        """Note a step of a rank, with what the rank has touched since its step before."""
-        if (before := self._touched.pop(rank, None)) is not None:
-            step.reads |= before.reads
-            step.writes |= before.writes
+    def _next_step(self, rank: int) -> Step:
+        """Return the step of a rank that is not over; what the rank does until then belongs to it."""
+        return self._next.setdefault(rank, Step(("rank", rank)))
+
+    def _end(self, rank: int, text: str) -> None:
+        step = self._next_step(rank)
+        del self._next[rank]
+        step.text = text
         self._note(step)
 
     def _note(self, step: Step) -> None:

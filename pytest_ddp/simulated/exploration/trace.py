@@ -1,15 +1,15 @@
 """What happened in a run, as steps of which some are dependent; the steps' order matters only where they are.
 
-A **step** is an event of a rank, with the code that the rank ran since its event before (launch, wait, poll, end), or
-the landing of an operation's results on a rank. Two steps are **dependent** if
+A **step** is what a rank does from one place where it can be paused to the next (it launches an operation, begins to
+wait or to poll, or returns), or the landing of an operation's results on a rank. Two steps are **dependent** if
 
-- both are events of one rank;
+- a rank makes both;
 - one is a landing, and the other touches the tensors that it fills, asks whether it has landed, or is a landing there;
 - one writes to a tensor that an operation in flight sends, and the other is another rank's launch of that operation;
 - one asks whether an operation is complete, and the other is another rank's launch of that operation;
 - both may decide which message a receive from any source gets.
 
-A landing also follows the launches of its operation, and a wait its landing. So a run is a partial order of steps. Two
+A landing also follows the launches of its operation; what a rank does after a wait follows the landing. So a run is a partial order of steps. Two
 runs with equal partial orders cannot be told apart by any rank: they are one Mazurkiewicz trace.
 
 Source: Mazurkiewicz, "Trace Theory" (1986). Flanagan and Godefroid, "Dynamic Partial-Order Reduction for Model Checking
@@ -36,7 +36,6 @@ class Step:
         token: ("rank", number) or ("land", rank, operation): who makes it.
         reads, writes: the resources that it touches; reads of one resource commute, others do not.
         gives, needs: it happens before each step that needs what it gives.
-        may_need: what it needs if a receive from any source takes from there.
         text: for people.
     """
 
@@ -46,7 +45,6 @@ class Step:
     writes: set[Key] = field(default_factory=set)
     gives: set[Key] = field(default_factory=set)
     needs: set[Key] = field(default_factory=set)
-    may_need: set[Key] = field(default_factory=set)
 
 
 def operation_of(launch: Launch) -> Key:
@@ -133,4 +131,3 @@ def _close(steps: list[Step]) -> None:
     for step in steps:
         step.reads |= {key for key in watched if key[2] in step.gives}
         step.writes |= {key for key in step.gives if key in boxes}
-        step.needs |= {key for key in step.may_need if key in boxes}

@@ -96,7 +96,10 @@ def test_a_listed_check_that_passes_fails_with_the_line_to_delete(run_library):
         ),
         ("fsdp nothing_grows why", "`fsdp` is not verified here; verified are ddp. Correct or delete the line."),
         ("\nddp gradients_averaged", "line 2: `ddp gradients_averaged` has no reason. Write one behind it: "),
-        ("ddp trains[buffers] a\nddp no_sync b\nddp no_sync c", "line 3: `ddp no_sync` is in line 2 already. Delete one of"),
+        (
+            "ddp trains[buffers] a\nddp no_sync b\nddp no_sync c",
+            "line 3: `ddp no_sync` is in line 2 already. Delete one of",
+        ),
     ],
 )
 def test_a_wrong_line_is_an_error_at_collection(run_library, known, words):

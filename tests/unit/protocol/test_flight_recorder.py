@@ -128,6 +128,15 @@ def test_half_a_record_is_none(fd):
     assert records(Reader(fd, 0, KEY)) == []
 
 
+def test_a_record_whose_middle_is_still_that_of_an_older_one_is_none(fd):
+    recorder_of(fd, 0).record(b"all_gather 66x2;66x2 loss.py")
+    recorder_of(fd, 0).record(b"all_gather 65x2;65x2 loss.py")
+    at = os.pread(fd, AREA, 0).index(b"65x2;65x2")
+    assert records(Reader(fd, 0, KEY)) == [b"all_gather 65x2;65x2 loss.py"]
+    os.pwrite(fd, b"65x2;66x2", at)
+    assert records(Reader(fd, 0, KEY)) == []
+
+
 def test_a_record_that_is_too_long_is_cut(fd):
     recorder_of(fd, 0).record(bytes(2 * RECORD))
     assert records(Reader(fd, 0, KEY)) == [bytes(RECORD)]
