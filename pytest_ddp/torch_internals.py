@@ -21,7 +21,6 @@ import torch.distributed as dist
 from torch.autograd import Variable, graph
 from torch.distributed import ProcessGroup, Store, distributed_c10d
 from torch.distributed.distributed_c10d import GroupName
-from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # noqa: PLC0414  others import it here
 
 _C: Any = torch._C
 
@@ -137,6 +136,27 @@ class CoalescingGroup(ProcessGroup):
         return self.coalescing_ends(partial(self.real._end_coalescing, device))
 
 
+def register_python_backend(name: str, create: Callable[..., Any]) -> None:
+    """Register a backend for CPU whose groups are written in Python.
+
+    torch 2.14 and later would attach a flight recorder to its groups, which works for groups in C++ only.
+    """
+    dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu"])
+    recorded = getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", None)
+    if recorded is not None:
+        vars(distributed_c10d)["_FR_SELF_RECORDING_BACKENDS"] = frozenset(recorded) | {name}
+
+
+@contextmanager
+def prefix_stores(make: Callable[[str, Store], Store]) -> Iterator[None]:
+    """Let torch make the stores of groups, which share one store, with another function."""
+    distributed_c10d.PrefixStore = make  # type: ignore[assignment,misc]
+    try:
+        yield
+    finally:
+        distributed_c10d.PrefixStore = dist.PrefixStore  # type: ignore[misc]
+
+
 @contextmanager
 def world_of_each_thread() -> Iterator[None]:
     """Give each thread process groups of its own, in Python and in C++; restore those of the process at the end."""
@@ -162,6 +182,15 @@ def forget_groups() -> None:
 # Autograd and tensors
 
 no_python_dispatch: Callable[[], AbstractContextManager[None]] = _C._DisableTorchDispatch
+
+
+def written_arguments(operation: Any) -> frozenset[int | str] | None:
+    """Return the positions and names of the arguments that an operation on tensors writes; None if it makes a view."""
+    aliases = [
+        (position, one) for position, one in enumerate(operation._schema.arguments) if one.alias_info is not None
+    ]
+    written = [(position, one.name) for position, one in aliases if one.alias_info.is_write]
+    return None if aliases and not written else frozenset(name for both in written for name in both)
 
 
 @contextmanager

@@ -109,11 +109,12 @@ class Graders:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         asked = ("seed", "world_size", "components", "examples", "core")
         plain = {name: getattr(self.grading, name) for name in asked}
-        given = f"{theirs.fileno()}, {os.getpid()}, {plain!r}, small={self.small}"
+        given = f"{theirs.fileno()}, {plain!r}, small={self.small}"
+        bound = f"from pytest_ddp.pool.parent_death import die_with; die_with({os.getpid()})"  # before long imports
         call = f"from conformance import cli; from conformance.batch.warm_grader import main; main(cli.main, {given})"
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {sys.path!r}; {call}"],
+                [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {sys.path!r}; {bound}; {call}"],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **_ENVIRONMENT},

@@ -55,14 +55,13 @@ class _Grader:
             self.channel.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def main(command: Command, control_fd: int, parent: int, plain: dict[str, Any], *, small: bool) -> NoReturn:
+def main(command: Command, control_fd: int, plain: dict[str, Any], *, small: bool) -> NoReturn:
     """Draw what all graders will draw, and fork graders, which run the command, until the course's process is gone.
 
     They share zygotes, which start meanwhile, each as an interpreter of its own: nothing of this process is in them.
     """
     code = 1
     try:
-        die_with(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         zygotes = ForkServers(small=small)
         zygotes.begin()

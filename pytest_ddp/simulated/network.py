@@ -1,38 +1,24 @@
 """What connects simulated ranks: it matches launches, computes results, and lets them land."""
 
 import itertools
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.observed.recording.call_site import caller
-from pytest_ddp.operations.matching import broken_rule
-from pytest_ddp.operations.table import RECV, SEND
-from pytest_ddp.operations.wait_graph import Position, need_of, wait_text
+from pytest_ddp.simulated.diagnosis import at_the_end, deadlock, gaps, lost_peer, mismatch, shared
+from pytest_ddp.simulated.mailbox import Mailbox
 from pytest_ddp.simulated.operation import Key, Launch, compute_collective, compute_message, write
-from pytest_ddp.simulated.problems import (
-    Deadlock,
-    LostMessage,
-    Mismatch,
-    PeerLost,
-    Problem,
-    RankStopped,
-    UnfinishedCollective,
-)
+from pytest_ddp.simulated.problems import PeerLost, Problem, RankStopped
 from pytest_ddp.simulated.reductions import Reduction
 from pytest_ddp.simulated.scheduler import Rank, Scheduler
 from pytest_ddp.torch_internals import Future
-
-if TYPE_CHECKING:
-    from pytest_ddp.operations.fingerprint import Fingerprint
-
-_RANKS_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -77,9 +63,7 @@ class Network:
         self._faults: tuple[Any, ...] = ()
         self._counters: dict[Key, Iterator[int]] = defaultdict(partial(itertools.count, 1))
         self._open: dict[Key, dict[int, Launch]] = {}
-        self._sent: dict[Key, deque[Launch]] = defaultdict(deque)
-        self._receiving: dict[Key, deque[Launch]] = defaultdict(deque)
-        self._sources: dict[int, int] = {}
+        self._mailbox = Mailbox()
         self._launches_of: Any = WeakIdKeyDictionary()
 
     def begin(self, faults: Sequence[Any] = (), watch: Watch | None = None) -> None:
@@ -88,8 +72,11 @@ class Network:
 
     def forget(self) -> None:
         """Forget what was launched and never matched, after a run that failed; ranks count from 1 again."""
-        for kept in (self._counters, self._open, self._sent, self._receiving):
-            kept.clear()
+        self._counters.clear()
+        self._open.clear()
+        self._mailbox.clear()
+        for rank in self.scheduler.ranks:
+            rank.guard.forget()
 
     # Launching
 
@@ -106,6 +93,8 @@ class Network:
             fault(launch)
         rank.at = launch
         self._note("launched", launch)
+        self._stop_for(gaps(launch))
+        rank.guard.launched(launch)
         if call.operation.point_to_point:
             self._match_message(launch)
         else:
@@ -117,53 +106,29 @@ class Network:
         launches = self._open.setdefault(launch.key, {})
         first = next(iter(launches.values()), launch)
         launches[launch.rank] = launch
-        if first.signature != launch.signature:
-            self._compare(launch, first)
+        if first.signature != launch.signature or first.call.ranks != launch.call.ranks:
+            self._stop_for(mismatch(launch, first))
         if len(launches) < len(launch.call.ranks):
             return
         del self._open[launch.key]
         ordered = [launches[rank] for rank in launch.call.ranks]
+        self._stop_for(shared(ordered))
         compute_collective(ordered, self._reduction)
         self._become_ready(ordered)
 
-    def _compare(self, launch: Launch, first: Launch) -> None:
-        mine, theirs = launch.fingerprint(), first.fingerprint()
-        rule = broken_rule(mine, theirs)
-        if launch.call.ranks != first.call.ranks:
-            rule = "all ranks must make the same groups in the same order"
-        elif not rule and _strides(launch) != _strides(first) and "shapes" in launch.call.operation.must_match:
-            rule = f"their strides differ, {_strides(launch)} and {_strides(first)}: gloo would mix up the elements"
-        if rule:
-            text = f"rank {mine.rank} calls {mine}, where rank {theirs.rank} called {theirs}; {rule}"
-            self.stop(Mismatch(text, (theirs.rank, mine.rank)))
-
     def _match_message(self, launch: Launch) -> None:
-        call = launch.call
-        if call.operation.name == SEND:
-            self._sent[call.group, launch.rank, call.peer, call.tag].append(launch)
-        else:
-            self._receiving[call.group, call.peer, launch.rank, call.tag].append(launch)
-        self._deliver(call.group, launch.rank if call.operation.name == RECV else call.peer, call.tag)
-
-    def _deliver(self, group: str, receiver: int | None, tag: int) -> None:
-        """Match the receives of a rank, oldest first, with what was sent to it."""
-        for key, receives in [(k, r) for k, r in self._receiving.items() if r and k[2] == receiver]:
-            for sent_key in [key] if key[1] is not None else self._senders(group, receiver, tag):
-                while receives and self._sent[sent_key]:
-                    self._connect(self._sent[sent_key].popleft(), receives.popleft())
-
-    def _senders(self, group: str, receiver: int | None, tag: int) -> list[Key]:
-        return [key for key, sent in self._sent.items() if sent and (key[0], key[2], key[3]) == (group, receiver, tag)]
-
-    def _connect(self, sent: Launch, received: Launch) -> None:
-        rule = broken_rule(received.fingerprint(), sent.fingerprint())
-        if rule:
-            text = f"rank {received.rank} calls {received.fingerprint()}, where rank {sent.rank} called "
-            self.stop(Mismatch(f"{text}{sent.fingerprint()}; {rule}", (sent.rank, received.rank)))
+        if launch.call.peer == launch.rank:
+            raise ValueError("gloo sends no message from a rank to itself")
+        matched = self._mailbox.match(launch)
+        if matched is None:
+            return
+        sent, received = matched
+        if sent.contents != received.contents:
+            self._stop_for(mismatch(received, sent))
         compute_message(sent, received)
         sent.partner, received.partner = received, sent
-        self._sources[id(received)] = sent.call.ranks.index(sent.rank)
-        self._become_ready([sent, received])
+        received.source = sent.call.ranks.index(sent.rank)
+        self._become_ready(matched)
 
     def _become_ready(self, launches: Sequence[Launch]) -> None:
         for launch in launches:
@@ -183,8 +148,11 @@ class Network:
         if launch.ready:
             self.scheduler.step()
         self.scheduler.wait(launch, lambda: launch.ready)
+        self._rank.guard.waited(launch)  # before callbacks of its future use the results
         self._land(launch)
         self._finish(launch)
+        if launch.error is not None:
+            raise launch.error
 
     def poll(self, launch: Launch) -> bool:
         """Whether the results have landed; results that may land do so unless the schedule says "not yet"."""
@@ -192,6 +160,7 @@ class Network:
         self.scheduler.step() if launch.ready else self.scheduler.yield_to_others()
         self._note("polled", launch)
         if launch.ready:
+            self._rank.guard.waited(launch)
             self._land(launch)
             self._finish(launch)
         return launch.landed
@@ -220,7 +189,8 @@ class Network:
 
         def landed() -> None:
             if all(launch.landed for launch in launches):
-                future.set_result(results())
+                with self._rank.guard.paused():
+                    future.set_result(results())
 
         for launch in missing:
             launch.when_landed.append(landed)
@@ -229,7 +199,7 @@ class Network:
 
     def source_of(self, launch: Launch) -> int:
         """Return the rank in the group that a received message came from."""
-        return self._sources.get(id(launch), -1)
+        return launch.source
 
     @contextmanager
     def futures_patched(self) -> Iterator[None]:
@@ -278,51 +248,30 @@ class Network:
         self.scheduler.report(problem)
         raise RankStopped
 
+    def _stop_for(self, problem: Problem | None) -> None:
+        if problem is not None:
+            self.stop(problem)
+
     def stuck(self) -> None:
         """No rank can go on: end those that wait for ranks that have failed, or report a deadlock."""
-        positions = self._positions()
-        waiting = [rank for rank in self.scheduler.ranks if rank.waits_in is not None]
-        failed = {rank.number for rank in self.scheduler.ranks if rank.over == "failed"}
-        lost = [rank for rank in waiting if failed & _needed(positions, rank)]
+        ranks, unmatched = self.scheduler.ranks, self._unmatched()
+        lost, problem = deadlock(ranks, unmatched)
         for rank in lost:
-            text = wait_text(rank.number, positions)
-            rank.interrupt = PeerLost(f"Connection closed by peer: rank {rank.number} {text}")
+            rank.interrupt = PeerLost(lost_peer(rank, ranks, unmatched))
             self.scheduler.make_ready(rank)
         if not lost:
-            texts = [f"rank {rank.number} {wait_text(rank.number, positions)}" for rank in waiting[:_RANKS_SHOWN]]
-            more = f"\n... and {len(waiting) - _RANKS_SHOWN} more ranks" if len(waiting) > _RANKS_SHOWN else ""
-            self.scheduler.report(Deadlock("\n".join(texts) + more, tuple(rank.number for rank in waiting)))
+            self.scheduler.report(problem)
+
+    def _unmatched(self) -> list[Launch]:
+        return [*self._mailbox, *(launch for launches in self._open.values() for launch in launches.values())]
 
     def check_the_end(self) -> None:
         """Report what was launched and never matched."""
         if self.scheduler.problem or any(rank.over == "failed" for rank in self.scheduler.ranks):
             return
-        messages = [launch for queue in (*self._sent.values(), *self._receiving.values()) for launch in queue]
-        for launch in messages:
-            what = "is never received" if launch.call.operation.name == SEND else "never gets a message"
-            self.scheduler.report(
-                LostMessage(f"rank {launch.rank} launched {launch.fingerprint()}, which {what}", (launch.rank,))
-            )
-        for launches in self._open.values():
-            launch = next(iter(launches.values()))
-            absent = tuple(rank for rank in launch.call.ranks if rank not in launches)
-            text = f"rank {launch.rank} launched {launch.fingerprint()}, which ranks {absent} never entered"
-            self.scheduler.report(UnfinishedCollective(text, tuple(launches)))
-
-    def _positions(self) -> dict[int, Position]:
-        entered: dict[int, list[Fingerprint]] = defaultdict(list)
-        queues = (*self._sent.values(), *self._receiving.values())
-        for launch in (one for group in (*[o.values() for o in self._open.values()], *queues) for one in group):
-            entered[launch.rank].append(launch.fingerprint())
-        return {
-            rank.number: Position(
-                rank.number,
-                tuple(entered[rank.number]),
-                rank.waits_in.fingerprint() if isinstance(rank.waits_in, Launch) else None,
-                rank.over,
-            )
-            for rank in self.scheduler.ranks
-        }
+        problem = at_the_end(self._mailbox, self._open.values())
+        if problem is not None:
+            self.scheduler.report(problem)
 
     def _note(self, kind: str, launch: Launch) -> None:
         call = launch.call
@@ -336,12 +285,3 @@ class Network:
     @property
     def _rank(self) -> Rank:
         return self.scheduler.running()
-
-
-def _needed(positions: dict[int, Position], rank: Rank) -> frozenset[int]:
-    waits_in = positions[rank.number].waits_in
-    return need_of(waits_in, positions).lacks if waits_in else frozenset()
-
-
-def _strides(launch: Launch) -> list[tuple[int, ...]]:
-    return [tensor.stride() for tensor in launch.call.inputs]

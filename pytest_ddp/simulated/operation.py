@@ -31,8 +31,9 @@ class Launch:
         ready: whether all ranks that take part have launched it.
         landed: whether the results are in the tensors of this rank.
         waited: whether this rank has waited for it, or has seen that it is complete.
-        lost: whether a rank that failed took part.
         partner: of a message that was matched, the launch of the other rank.
+        source: the rank in the group that a received message came from.
+        error: what torch raised when it computed the results.
     """
 
     rank: int
@@ -44,8 +45,9 @@ class Launch:
     ready: bool = False
     landed: bool = False
     waited: bool = False
-    lost: bool = False
     partner: "Launch | None" = field(default=None, repr=False)
+    source: int = -1
+    error: Exception | None = None
     writes: Writes = field(default_factory=list)
     when_landed: list[Callable[[], None]] = field(default_factory=list)
     land_now: Callable[["Launch"], None] = field(default=lambda _: None, repr=False)
@@ -58,7 +60,8 @@ class Launch:
     @property
     def touches(self) -> tuple[Range, ...]:
         """The memory that it reads or writes on this rank."""
-        return tuple(map(memory_range, {id(one): one for one in (*self.call.inputs, *self.call.outputs)}.values()))
+        tensors = {id(one): one for one in (*self.call.inputs, *self.call.outputs) if one.layout == torch.strided}
+        return tuple(map(memory_range, tensors.values()))
 
     @property
     def peers(self) -> tuple[int, ...]:
@@ -80,10 +83,17 @@ class Launch:
         return fingerprint_of(entry, self.rank)._replace(default=self.call.real.group_desc == "default_pg")
 
     @property
+    def contents(self) -> tuple[Any, ...]:
+        """Equal where a send and a receive match."""
+        return tuple([(one.dtype, one.numel()) for one in self.call.inputs or self.call.outputs])
+
+    @property
     def signature(self) -> tuple[Any, ...]:
         """Equal where two launches of a collective certainly match."""
         call = self.call
-        given = tuple([(one.shape, one.dtype, one.stride()) for one in call.inputs])
+        given = tuple(
+            [(one.shape, one.dtype, one.stride() if one.layout == torch.strided else ()) for one in call.inputs]
+        )
         return call.method, given, call.root, call.reduction if call.operation.reduces else ""
 
 
@@ -99,7 +109,13 @@ def memory_range(tensor: torch.Tensor) -> Range:
 def compute_collective(launches: list[Launch], order: Reduction) -> None:
     """Compute the results of a collective that all ranks have launched."""
     with torch.no_grad(), no_python_dispatch():
-        for launch, writes in zip(launches, values([one.call for one in launches], order), strict=True):
+        try:
+            found = values([one.call for one in launches], order)
+        except (RuntimeError, ValueError, TypeError) as error:  # as on real ranks, all of them get it
+            for launch in launches:
+                launch.error = error
+            return
+        for launch, writes in zip(launches, found, strict=True):
             launch.writes = writes
 
 
@@ -114,5 +130,10 @@ def write(writes: Writes) -> None:
     if not writes:
         return
     with torch.no_grad(), no_python_dispatch():
+        if any(target.layout != torch.strided for target, _ in writes):
+            for target, value in writes:
+                target.copy_(value.coalesce())
+            return
         targets = [target.data for target, _ in writes]
-        torch._foreach_copy_(targets, [value for _, value in writes])  # one call for 1,024 tensors
+        sources = [value if value.shape == one.shape else value.reshape(one.shape) for one, value in writes]
+        torch._foreach_copy_(targets, sources)  # one call for 1,024 tensors

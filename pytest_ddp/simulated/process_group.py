@@ -81,8 +81,9 @@ class SimulatedGroup(dist.ProcessGroup):
         network: connects the ranks.
     """
 
-    def __init__(self, network: Network, rank: int, size: int) -> None:
+    def __init__(self, network: Network, rank: int, size: int, store: dist.Store) -> None:
         super().__init__(rank, size)
+        self._store = store
         self.network = network
         self._group_rank = rank
         self._group_size = size
@@ -127,7 +128,25 @@ class SimulatedGroup(dist.ProcessGroup):
         return self
 
     supports_coalescing = False
-    supports_splitting = False
+    supports_splitting = True
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def get_group_store(self) -> dist.Store:
+        """Return the store that the ranks of the group share."""
+        return self._store
+
+    def split_group(
+        self, new_ranks: list[int], *_args: Any, group_name: str = "", group_desc: str = "", **_keywords: Any
+    ) -> "SimulatedGroup | None":
+        """Return the group of some ranks of this group; None on the other ranks."""
+        if self._group_rank not in new_ranks:
+            return None
+        group = SimulatedGroup(self.network, new_ranks.index(self._group_rank), len(new_ranks), self._store)
+        group._name, group._description = group_name, group_desc
+        return group
 
     def _start_coalescing(self, _device: torch.device) -> None:
         self._coalesced = []

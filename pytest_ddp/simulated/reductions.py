@@ -35,9 +35,7 @@ def reduced(tensors: Sequence[torch.Tensor], operation: str, order: Reduction) -
         order: see the module.
     """
     total = _ORDERS[order](tensors, _IN_PLACE[operation])
-    if operation != "AVG":
-        return total
-    return total.div_(len(tensors)) if total.is_floating_point() or total.is_complex() else total // len(tensors)
+    return total.div_(len(tensors)) if operation == "AVG" else total
 
 
 def _in_rank_order(tensors: Sequence[torch.Tensor], combine: Combine) -> torch.Tensor:

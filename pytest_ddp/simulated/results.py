@@ -52,7 +52,7 @@ def _reduce(calls: Sequence[Call], order: Reduction) -> list[Writes]:
 
 
 def _all_gather(calls: Sequence[Call], _order: Reduction) -> list[Writes]:
-    sources = [call.inputs[0].clone() for call in calls]
+    sources = [tensor.clone() for call in calls for tensor in call.inputs]
     return [list(zip(call.outputs, sources, strict=True)) for call in calls]
 
 
@@ -128,6 +128,7 @@ _COMPUTE: dict[str, Compute] = {
     "all_reduce": _all_reduce,
     "all_reduce_coalesced": _all_reduce,
     "all_gather": _all_gather,
+    "all_gather_coalesced": _all_gather,
     "all_gather_into_tensor": _all_gather_into_tensor,
     "all_gather_into_tensor_coalesced": _all_gather_into_tensor,
     "gather": _gather,
@@ -141,4 +142,5 @@ _COMPUTE: dict[str, Compute] = {
     "reduce": _reduce,
     "scatter": _scatter,
     "barrier": _barrier,
+    "monitored_barrier": _barrier,
 }

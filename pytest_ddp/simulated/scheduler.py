@@ -41,6 +41,7 @@ class Rank:
         self.over = ""
         self.on_resume: deque[Callable[[], None]] = deque()
         self.interrupt: BaseException | None = None
+        self.guard: Any = None
         self._turn = threading.Lock()
         self._turn.acquire()
         self.thread = threading.Thread(target=self._run, name=f"rank {number}", daemon=True)

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch.distributed as dist
 
+from pytest_ddp.simulated.guard import BufferGuard
 from pytest_ddp.simulated.network import Event, Network, Watch
 from pytest_ddp.simulated.problems import Problem, ProblemFound, RankStopped
 from pytest_ddp.simulated.process_group import SimulatedGroup
@@ -16,7 +17,14 @@ from pytest_ddp.simulated.process_state import ProcessState
 from pytest_ddp.simulated.reductions import Reduction
 from pytest_ddp.simulated.schedule import Recorded, Schedule
 from pytest_ddp.simulated.scheduler import Rank, Scheduler
-from pytest_ddp.torch_internals import autograd_in_calling_thread, forget_groups, world_of_each_thread
+from pytest_ddp.simulated.store import SimulatedStore
+from pytest_ddp.torch_internals import (
+    autograd_in_calling_thread,
+    forget_groups,
+    prefix_stores,
+    register_python_backend,
+    world_of_each_thread,
+)
 
 BACKEND = "sim"
 _TIMEOUT = timedelta(minutes=30)  # torch asks for one; simulated time stands still
@@ -70,12 +78,15 @@ class SimulatedWorld:
         with ExitStack() as process:
             self._state = process.enter_context(ProcessState.kept(size))
             process.enter_context(world_of_each_thread())
+            process.enter_context(prefix_stores(SimulatedStore.with_prefix))
             process.enter_context(self._network.futures_patched())
             self._scheduler.switched = self._switched
             self._scheduler.start(size)
             process.callback(self._scheduler.end)
+            for rank in self._scheduler.ranks:
+                rank.guard = BufferGuard(rank.number, self._network.stop)
             process.callback(self.run, lambda _: forget_groups())
-            self.run(partial(self._join, dist.HashStore())).raise_problem()
+            self.run(partial(self._join, SimulatedStore(self._scheduler))).raise_problem()
             self._process = process.pop_all()
 
     @property
@@ -108,7 +119,8 @@ class SimulatedWorld:
 
     def _run_rank(self, simulation: Simulation, function: Callable[[int], Any], rank: int) -> None:
         try:
-            simulation.results[rank] = function(rank)
+            with self._scheduler.ranks[rank].guard:
+                simulation.results[rank] = function(rank)
         except RankStopped:
             pass
         except BaseException as error:  # noqa: BLE001  it is the rank's result
@@ -144,7 +156,7 @@ def _create_group(options: Any, network: Network | None) -> SimulatedGroup:
         network = getattr(dist.group.WORLD, "network", None)
     if network is None:
         raise RuntimeError("a process group of the backend 'sim' exists only inside `simulate`")
-    return SimulatedGroup(network, options.group_rank, options.group_size)
+    return SimulatedGroup(network, options.group_rank, options.group_size, options.store)
 
 
-dist.Backend.register_backend(BACKEND, _create_group, extended_api=True, devices=["cpu"])
+register_python_backend(BACKEND, _create_group)

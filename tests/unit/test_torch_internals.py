@@ -178,6 +178,23 @@ def world_of_each_thread(group):
 forget_groups = world_of_each_thread
 
 
+def register_python_backend(group):  # noqa: ARG001  no group of a thread
+    """distributed_c10d._FR_SELF_RECORDING_BACKENDS: torch 2.15 attaches a recorder in C++ to simulated groups."""
+    internals.register_python_backend("written_in_python", lambda options, _: Copy(options.store, 0, 1))
+    dist.new_group([0], backend="written_in_python")
+    assert "written_in_python" in getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", {"written_in_python"})
+
+
+def prefix_stores(group):
+    """distributed_c10d.PrefixStore: a simulated rank that waits for a key holds up all ranks."""
+    made = []
+    with internals.prefix_stores(lambda prefix, store: made.append(prefix) or dist.PrefixStore(prefix, store)):
+        name = dist.new_group([0]).group_name
+    assert f"{name}/" in made
+    assert distributed_c10d.PrefixStore is dist.PrefixStore
+    assert group.size() == 1
+
+
 # Autograd and tensors
 
 
@@ -187,6 +204,14 @@ def autograd_in_calling_thread():
     with internals.autograd_in_calling_thread():
         assert not torch._C._is_multithreading_enabled()
     assert torch._C._is_multithreading_enabled() == before
+
+
+def written_arguments():
+    """OpOverload._schema: writes to tensors of a collective in flight are not found."""
+    assert internals.written_arguments(torch.ops.aten.add_.Tensor) == {0, "self"}
+    assert internals.written_arguments(torch.ops.aten.add.out) == {3, "out"}
+    assert internals.written_arguments(torch.ops.aten.add.Tensor) == set()
+    assert internals.written_arguments(torch.ops.aten.view.default) is None
 
 
 def no_python_dispatch():

@@ -22,7 +22,8 @@ from pytest_ddp.simulated.exploration.finding import Certificate, Exploration, J
 from pytest_ddp.simulated.exploration.guided import GuidedRun
 from pytest_ddp.simulated.exploration.trace import OPERATIONS, Token, Trace
 from pytest_ddp.simulated.reductions import Reduction
-from pytest_ddp.simulated.simulation import Simulation, simulate
+from pytest_ddp.simulated.simulation import simulate
+from pytest_ddp.simulated.world import Simulation
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pytest_ddp.simulated.exploration.bits import digest
 from pytest_ddp.simulated.exploration.shrinking import Choices, Deviation, Noting, fewest_deviations
 from pytest_ddp.simulated.schedule import Schedule
-from pytest_ddp.simulated.simulation import Simulation
+from pytest_ddp.simulated.world import Simulation
 
 
 @dataclass(frozen=True)

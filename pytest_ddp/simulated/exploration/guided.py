@@ -6,8 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from pytest_ddp.simulated.exploration.accesses import AccessMode, InFlight, range_of
-from pytest_ddp.simulated.exploration.trace import Step, Token, box_of, operation_of
+from pytest_ddp.simulated.exploration.trace import Key, Step, Token, box_of, operation_of
 from pytest_ddp.simulated.network import Event
 from pytest_ddp.simulated.operation import Launch
 from pytest_ddp.simulated.schedule import Option
@@ -21,39 +20,34 @@ class GuidedRun:
     Args:
         guide: who makes the steps, in order.
         every_landing: whether each landing is dependent on all steps of its rank.
-
-    Attributes:
-        steps: the steps that happened.
     """
 
     def __init__(self, guide: Sequence[Token] = (), *, every_landing: bool = False) -> None:
-        self._every_landing = every_landing
-        self.steps: list[Step] = []
         self._guide = list(guide)
+        self._every_landing = every_landing
+        self._steps: list[Step] = []
         self._launches: list[Launch] = []
-        self._landing: dict[tuple[Any, ...], Token] = {}
-        self._in_flight: dict[int, InFlight] = {}
-        self._asked: dict[int, Launch] = {}
+        self._tokens: dict[tuple[Any, ...], Token] = {}
         self._next: dict[int, Step] = {}
+        self._asked: dict[int, Launch] = {}
+        self._after: dict[int, Step] = {}
 
     def choose(self, options: Sequence[Option]) -> int:
         """Return the index of the option that makes the next step of the guide."""
         if not self._guide:
             return 0
         tokens = [self._token(option) for option in options]
-        for token in self._guide:
-            if token in tokens:
-                return tokens.index(token)
-        return 0
+        return next((tokens.index(token) for token in self._guide if token in tokens), 0)
 
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that does the same on a rank, while its accesses are noted."""
+        """Return a function that does the same on a rank, and lets the rank's last step be noted."""
 
         @wraps(function)
         def run(*arguments: Any) -> Any:
-            rank = dist.get_rank()
-            with AccessMode(self._flying(rank), self._toucher(rank)):
-                result = function(*arguments)
+            result, rank = function(*arguments), dist.get_rank()
+            for launch in self._launches:  # the result may be a tensor for which the rank has not waited
+                if launch.rank == rank and not launch.waited:
+                    self._next_step(rank).reads.add(_results_of(launch))
             self._end(rank, f"rank {rank} returned")
             return result
 
@@ -66,7 +60,7 @@ class GuidedRun:
             return
         match event.kind:
             case "landed":
-                self._landed(str(event), launch)
+                self._landed(launch, str(event))
             case "waited":
                 self._waited(launch)
             case "polled":
@@ -77,81 +71,72 @@ class GuidedRun:
             case _:
                 self._end(event.rank, str(event))
 
+    def finish(self) -> list[Step]:
+        """Add the landings of results for which no rank has waited; return all steps."""
+        for launch in self._launches:
+            if launch.ready and not launch.landed:
+                self._landed(launch, f"{launch.name} lands on rank {launch.rank} after its end")
+        return self._steps
+
     def _launched(self, launch: Launch) -> None:
-        operation, step = operation_of(launch), self._next_step(launch.rank)
+        step, operation = self._next_step(launch.rank), operation_of(launch)
         step.gives.add(operation)
         if (box := box_of(launch)) is not None:
             step.gives.add(box)
             step.writes |= {("any", box)} if launch.call.peer is None else set()
-        flying = self._flying(launch.rank)
-        for other, _ in flying.touching([*launch.touches]):
-            step.reads.add(("out", launch.rank, operation_of(other)))
-        flying.add(launch)
         self._launches.append(launch)
-        self._landing[_name(launch.option())] = ("land", launch.rank, operation)
+        self._tokens[_name(launch.option())] = ("land", launch.rank, operation)
 
     def _polled(self, launch: Launch) -> None:
         self._next_step(launch.rank).writes.add(("asked", launch.rank, operation_of(launch)))
         self._asked[launch.rank] = launch
 
     def _waited(self, launch: Launch) -> None:
-        step, operation = self._next_step(launch.rank), operation_of(launch)
-        if self._asked.pop(launch.rank, None) is launch:
-            step.reads.add(("out", launch.rank, operation))  # the rank would have gone on without the results, too
-        else:
-            step.needs.add(("landed", launch.rank, operation))
-        self._flying(launch.rank).remove(launch)
+        if self._asked.get(launch.rank) is not launch:  # a rank that polled would have gone on without the results, too
+            self._next_step(launch.rank).needs.add(("landed", launch.rank, operation_of(launch)))
 
-    def finish(self) -> list[Step]:
-        """Add the landings of results for which no rank has waited; return the steps."""
-        for launch in self._launches:
-            if launch.ready and not launch.landed:
-                self._landed(f"{launch.name} lands on rank {launch.rank} after its end", launch)
-        return self.steps
-
-    def _landed(self, text: str, launch: Launch) -> None:
+    def _landed(self, launch: Launch, text: str) -> None:
         operation = operation_of(launch)
         step = Step(("land", launch.rank, operation), text)
         step.needs.add(operation)
-        step.gives.add(("landed", launch.rank, operation))
-        step.writes.add(("out", launch.rank, operation))
         if launch.partner is not None:
             step.needs.add(operation_of(launch.partner))
-        outputs = [range_of(one) for one in launch.call.outputs]
-        for other, name in self._flying(launch.rank).touching(outputs):
-            step.writes.add((name, launch.rank, operation_of(other)))
-        self._note(step)
-
-    def _flying(self, rank: int) -> InFlight:
-        return self._in_flight.setdefault(rank, InFlight())
-
-    def _toucher(self, rank: int) -> Callable[[Launch, str, bool], None]:
-        def touched(launch: Launch, name: str, writes: bool) -> None:  # noqa: FBT001  as `Touched` has it
-            step, key = self._next_step(rank), (name, rank, operation_of(launch))
-            (step.writes if writes else step.reads).add(key)
-
-        return touched
+        step.gives.add(("landed", launch.rank, operation))
+        step.writes.add(_results_of(launch))
+        if self._every_landing:
+            step.writes.add(("rank", launch.rank))
+        if self._asked.get(launch.rank) is launch:  # the poll does not need it
+            self._after[launch.rank] = step
+        else:
+            self._note(step)
 
     def _next_step(self, rank: int) -> Step:
-        """Return the step of a rank that is not over; what the rank does until then belongs to it."""
+        """Return the step of a rank that is not over; what the rank does until it can be paused belongs to it."""
         return self._next.setdefault(rank, Step(("rank", rank)))
 
     def _end(self, rank: int, text: str) -> None:
         step = self._next_step(rank)
         del self._next[rank]
+        self._asked.pop(rank, None)
         step.text = text
+        if self._every_landing:
+            step.reads.add(("rank", rank))
         self._note(step)
+        if (landing := self._after.pop(rank, None)) is not None:
+            self._note(landing)
 
     def _note(self, step: Step) -> None:
-        if self._every_landing:
-            (step.writes if step.token[0] == "land" else step.reads).add(("rank", step.token[1]))
-        self.steps.append(step)
+        self._steps.append(step)
         if step.token in self._guide:
             self._guide.remove(step.token)
 
     def _token(self, option: Option) -> Token:
-        return ("rank", option.rank) if option.kind == "run" else self._landing.get(_name(option), ())
+        return ("rank", option.rank) if option.kind == "run" else self._tokens.get(_name(option), ())
+
+
+def _results_of(launch: Launch) -> Key:
+    return "results", launch.rank, operation_of(launch)
 
 
 def _name(option: Option) -> tuple[Any, ...]:
-    return option.rank, option.group, option.operation, option.peers
+    return option.rank, option.group, option.operation, option.peers, option.touches

@@ -4,13 +4,16 @@ A **step** is what a rank does from one place where it can be paused to the next
 wait or to poll, or returns), or the landing of an operation's results on a rank. Two steps are **dependent** if
 
 - a rank makes both;
-- one is a landing, and the other touches the tensors that it fills, asks whether it has landed, or is a landing there;
-- one writes to a tensor that an operation in flight sends, and the other is another rank's launch of that operation;
-- one asks whether an operation is complete, and the other is another rank's launch of that operation;
-- both may decide which message a receive from any source gets.
+- a rank asks in one whether an operation is complete, and another rank launches this operation in the other;
+- both may decide which message a receive from any source gets;
+- one is a landing, and in the other its rank returns without having waited for it.
 
-A landing also follows the launches of its operation; what a rank does after a wait follows the landing. So a run is a partial order of steps. Two
-runs with equal partial orders cannot be told apart by any rank: they are one Mazurkiewicz trace.
+A landing also follows the launches of its operation; what a rank does after a wait follows the landing. No other step
+depends on a landing: before its wait, a rank touches no tensor that the operation writes, and writes to none that it
+reads. A run in which a rank does so has the problem `UseBeforeWait` or `WriteInFlight`, and ends the exploration.
+
+So a run is a partial order of steps. Two runs with equal partial orders are one Mazurkiewicz trace: no rank can tell
+them apart.
 
 Source: Mazurkiewicz, "Trace Theory" (1986). Flanagan and Godefroid, "Dynamic Partial-Order Reduction for Model Checking
 Software" (POPL 2005): races, and what to run next because of them.
@@ -126,7 +129,7 @@ class Trace:
 def _close(steps: list[Step]) -> None:
     """Add the dependencies that exist only because of another step of the run."""
     written = {key for step in steps for key in step.writes}
-    watched = [key for key in written if key[0] in {"in", "asked"}]
+    watched = [key for key in written if key[0] == "asked"]
     boxes = {key[1] for key in written if key[0] == "any"}
     for step in steps:
         step.reads |= {key for key in watched if key[2] in step.gives}

@@ -1,0 +1,151 @@
+"""Says what is wrong with the operations of simulated ranks."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+
+from pytest_ddp.operations.matching import broken_rule
+from pytest_ddp.operations.table import RECV, SEND
+from pytest_ddp.operations.wait_graph import Position, need_of, wait_text
+from pytest_ddp.planning.world import rank_list
+from pytest_ddp.simulated.operation import Launch, memory_range
+from pytest_ddp.simulated.problems import (
+    Deadlock,
+    LostMessage,
+    Mismatch,
+    Problem,
+    SharedTensor,
+    TensorWithGaps,
+    UnfinishedCollective,
+)
+from pytest_ddp.simulated.scheduler import Rank
+
+if TYPE_CHECKING:
+    from pytest_ddp.operations.fingerprint import Fingerprint
+
+_RANKS_SHOWN = 8
+_REFUSED_BY_GLOO = frozenset({SEND, RECV, "all_to_all_single"})
+_CORRUPTED_BY_GLOO = frozenset(
+    {"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "scatter", "all_to_all_single"}
+)
+
+
+def gaps(launch: Launch) -> TensorWithGaps | None:
+    """Say which tensor of a launch has gaps between its elements, if gloo would corrupt it; tried with torch 2.15."""
+    call = launch.call
+    name = call.operation.name
+    tensors = (*call.inputs, *call.outputs) if name in _REFUSED_BY_GLOO | _CORRUPTED_BY_GLOO else ()
+    if all(one.layout != torch.strided or one.is_contiguous() for one in tensors):
+        return None
+    if name in _REFUSED_BY_GLOO and not all(one.is_contiguous() for one in call.inputs or tensors):
+        raise ValueError("Tensors must be contiguous")  # gloo's words
+    for tensor in tensors:
+        if not is_dense(tensor):
+            shape, strides = list(tensor.shape), list(tensor.stride())
+            text = (
+                f"rank {launch.rank} calls {launch.fingerprint()} with a tensor of shape {shape} and strides {strides}"
+            )
+            return TensorWithGaps(f"{text}: its elements do not lie side by side. gloo corrupts it", (launch.rank,))
+    return None
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a tensor lie side by side, in any order."""
+    if tensor.layout != torch.strided or tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return tensor.numel() == 0
+        expected *= size
+    return True
+
+
+def mismatch(launch: Launch, first: Launch) -> Mismatch | None:
+    """Say how the launches of two ranks do not match."""
+    mine, theirs = launch.fingerprint(), first.fingerprint()
+    rule = broken_rule(mine, theirs)
+    if launch.call.ranks != first.call.ranks:
+        rule = "all ranks must make the same groups in the same order"
+    elif not rule and _strides(launch) != _strides(first) and "shapes" in launch.call.operation.must_match:
+        rule = f"their strides differ, {_strides(launch)} and {_strides(first)}: gloo would mix up the elements"
+    if not rule:
+        return None
+    text = f"rank {mine.rank} calls {mine}, where rank {theirs.rank} called {theirs}; {rule}"
+    return Mismatch(text, (theirs.rank, mine.rank))
+
+
+def _strides(launch: Launch) -> list[tuple[int, ...]]:
+    return [tensor.stride() for tensor in launch.call.inputs if tensor.layout == torch.strided]
+
+
+def shared(launches: Sequence[Launch]) -> SharedTensor | None:
+    """Say which two ranks give overlapping memory, and one of them as a result, to one operation."""
+    first = [(launch, launch.call.outputs[:1]) for launch in launches]
+    dense = [(launch, one) for launch, ones in first for one in ones if one.layout == torch.strided]
+    written = sorted((*memory_range(one), launch.rank) for launch, one in dense)
+    for (_, end, rank), (start, _, other) in pairwise(written):
+        if start < end and rank != other:
+            launch = next(launch for launch in launches if launch.rank == rank)
+            text = f"ranks {rank} and {other} give the same memory to {launch.fingerprint()}"
+            return SharedTensor(
+                f"{text}. Ranks that are processes share none: make tensors on each rank", (rank, other)
+            )
+    return None
+
+
+def deadlock(ranks: Sequence[Rank], unmatched: Iterable[Launch]) -> tuple[list[Rank], Deadlock]:
+    """Return the ranks that wait for one that has failed, and the deadlock if there are none of these."""
+    positions = _positions(ranks, unmatched)
+    waiting = [rank for rank in ranks if rank.waits_in is not None]
+    failed = {rank.number for rank in ranks if rank.over == "failed"}
+    lost = [rank for rank in waiting if failed & _needed(positions, rank)]
+    texts = [f"rank {rank.number} {waits_text(rank, positions)}" for rank in (lost or waiting)[:_RANKS_SHOWN]]
+    more = f"\n... and {len(waiting) - _RANKS_SHOWN} more ranks" if len(waiting) > _RANKS_SHOWN else ""
+    return lost, Deadlock("\n".join(texts) + more, tuple(rank.number for rank in waiting))
+
+
+def waits_text(rank: Rank, positions: dict[int, Position]) -> str:
+    """Say what a rank waits for."""
+    return wait_text(rank.number, positions) or f"waits for {rank.waits_in}"
+
+
+def lost_peer(rank: Rank, ranks: Sequence[Rank], unmatched: Iterable[Launch]) -> str:
+    """Say what a rank waits for that has lost its peer."""
+    return f"Connection closed by peer: rank {rank.number} {waits_text(rank, _positions(ranks, unmatched))}"
+
+
+def at_the_end(messages: Iterable[Launch], collectives: Iterable[dict[int, Launch]]) -> Problem | None:
+    """Say what was launched and never matched."""
+    for launch in messages:
+        what = "is never received" if launch.call.operation.name == SEND else "never gets a message"
+        return LostMessage(f"rank {launch.rank} launched {launch.fingerprint()}, which {what}", (launch.rank,))
+    for launches in collectives:
+        launch = next(iter(launches.values()))
+        absent = rank_list([rank for rank in launch.call.ranks if rank not in launches])
+        text = f"rank {launch.rank} launched {launch.fingerprint()}, which {absent} never entered"
+        return UnfinishedCollective(text, tuple(launches))
+    return None
+
+
+def _positions(ranks: Sequence[Rank], unmatched: Iterable[Launch]) -> dict[int, Position]:
+    entered: dict[int, list[Fingerprint]] = defaultdict(list)
+    for launch in unmatched:
+        entered[launch.rank].append(launch.fingerprint())
+    return {
+        rank.number: Position(
+            rank.number,
+            tuple(entered[rank.number]),
+            rank.waits_in.fingerprint() if isinstance(rank.waits_in, Launch) else None,
+            rank.over,
+        )
+        for rank in ranks
+    }
+
+
+def _needed(positions: dict[int, Position], rank: Rank) -> frozenset[int]:
+    waits_in = positions[rank.number].waits_in
+    return need_of(waits_in, positions).lacks if waits_in else frozenset()

@@ -1,0 +1,214 @@
+"""Each problem of the communication is reported at once, and says what, where and on which ranks."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pytest_ddp.simulated import (
+    Deadlock,
+    LostMessage,
+    Mismatch,
+    SharedTensor,
+    TensorWithGaps,
+    UnfinishedCollective,
+    UseBeforeWait,
+    WriteInFlight,
+    simulate,
+)
+
+SHARED = torch.ones(3)
+
+
+def reads_before_waiting():
+    work = dist.all_reduce(tensor := torch.ones(3), async_op=True)
+    total = tensor.sum()
+    work.wait()
+    return total
+
+
+def writes_in_flight():
+    work = dist.all_reduce(tensor := torch.ones(3), async_op=True)
+    tensor.data.zero_()
+    work.wait()
+
+
+def writes_a_view_in_flight():
+    work = dist.broadcast(tensor := torch.ones(3), 1, async_op=True)
+    tensor[1:].add_(1)
+    work.wait()
+
+
+def writes_what_it_sends():
+    other = 1 - dist.get_rank()
+    work = dist.isend(tensor := torch.ones(3), other)
+    tensor.add_(1)
+    dist.recv(tensor, other)
+    work.wait()
+
+
+def launches_twice():
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in [torch.ones(3)] * 2]
+    for work in works:
+        work.wait()
+
+
+def has_gaps():
+    dist.all_reduce(torch.ones(8)[::2])
+
+
+def has_other_strides():
+    dist.all_reduce(torch.ones(2, 3) if dist.get_rank() else torch.ones(3, 2).t())
+
+
+def shares_a_tensor():
+    dist.all_reduce(SHARED)
+
+
+def loses_a_message():
+    if dist.get_rank() == 0:
+        dist.isend(torch.ones(2), 1)
+
+
+def gets_no_message():
+    if dist.get_rank() == 0:
+        dist.irecv(torch.ones(2), 1)
+
+
+def leaves_others_alone():
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(2), async_op=True)
+
+
+def enters_groups_crosswise():
+    groups = [dist.new_group([0, 1]) for _ in range(2)]
+    for group in groups if dist.get_rank() else reversed(groups):
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+def sends_before_receiving():
+    other = 1 - dist.get_rank()
+    dist.send(torch.ones(1), other)
+    dist.recv(torch.ones(1), other)
+
+
+def makes_groups_in_different_orders():
+    rank = dist.get_rank()
+    group = dist.new_group([1] if rank else [0, 1])
+    dist.all_reduce(torch.ones(1), group=group)
+
+
+def sends_another_dtype():
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(2), 1)
+    else:
+        dist.recv(torch.ones(2, dtype=torch.float64), 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "text"),
+    [
+        (reads_before_waiting, UseBeforeWait, "aten.sum.default reads a tensor of all_reduce #1 float32[3] at"),
+        (writes_in_flight, WriteInFlight, "aten.zero_.default writes a tensor of all_reduce #1"),
+        (writes_a_view_in_flight, WriteInFlight, "aten.add_.Tensor writes a tensor of broadcast #1"),
+        (writes_what_it_sends, WriteInFlight, "aten.add_.Tensor writes a tensor of send #1"),
+        (launches_twice, WriteInFlight, "writes a tensor of all_reduce #1"),
+        (has_gaps, TensorWithGaps, "shape [4] and strides [2]"),
+        (has_other_strides, Mismatch, "their strides differ, [(3, 1)] and [(1, 2)]"),
+        (shares_a_tensor, SharedTensor, "ranks 0 and 1 give the same memory to all_reduce #1"),
+        (loses_a_message, LostMessage, "rank 0 launched send #1 float32[2] to rank 1"),
+        (gets_no_message, LostMessage, "which never gets a message"),
+        (leaves_others_alone, UnfinishedCollective, "which rank 1 never entered"),
+        (enters_groups_crosswise, Deadlock, "in group '2' of ranks 0, 1"),
+        (sends_before_receiving, Deadlock, "rank 1 waits in send #1 float32[1] to rank 0"),
+        (makes_groups_in_different_orders, Mismatch, "all ranks must make the same groups in the same order"),
+        (sends_another_dtype, Mismatch, "a send and its receive must agree in dtype"),
+    ],
+)
+def test_is_reported(function, kind, text):
+    problem = simulate(function, 2).problem
+    assert type(problem) is kind, problem
+    assert text in problem.text
+    assert "test_problems.py:" in problem.text
+    assert problem.ranks
+
+
+def test_a_key_of_the_store_that_no_rank_sets_is_a_deadlock():
+    run = simulate(lambda: dist.distributed_c10d._get_default_store().get("lost"), 2)
+    assert isinstance(run.problem, Deadlock)
+    assert "rank 1 waits for the key" in run.problem.text
+    assert "of the store, which no rank has set" in run.problem.text
+
+
+def uses_other_parts():
+    whole = torch.ones(8)
+    work = dist.all_reduce(whole[:4], async_op=True)
+    whole[4:].add_(1)
+    whole.view(2, 4).detach()
+    copy = torch.zeros_like(whole)
+    work.wait()
+    return (whole + copy).tolist()
+
+
+def reads_what_it_sends():
+    work = dist.broadcast(tensor := torch.full((2,), float(dist.get_rank())), 0, async_op=True)
+    read = tensor.sum().item() if dist.get_rank() == 0 else None
+    work.wait()
+    return read if dist.get_rank() == 0 else tensor.sum().item()
+
+
+def uses_the_future():
+    future = dist.all_reduce(tensor := torch.ones(2), async_op=True).get_future()
+    future.then(lambda done: done.value()[0].div_(2)).wait()
+    return tensor.tolist()
+
+
+def polls():
+    work = dist.all_reduce(tensor := torch.ones(1), async_op=True)
+    while not work.is_completed():
+        pass
+    return tensor.item()
+
+
+def polls_a_future():
+    future = dist.all_reduce(tensor := torch.ones(1), async_op=True).get_future()
+    while not future.done():
+        pass
+    return tensor.item()
+
+
+@pytest.mark.parametrize(
+    ("function", "result"),
+    [
+        (uses_other_parts, [2.0] * 8),
+        (reads_what_it_sends, 0.0),
+        (uses_the_future, [1.0, 1.0]),
+        (polls, 2.0),
+        (polls_a_future, 2.0),
+    ],
+)
+def test_is_no_problem(function, result):
+    run = simulate(function, 2)
+    run.raise_problem()
+    assert run.results == [result, result]
+
+
+@pytest.mark.parametrize(
+    ("reduction", "expected"),
+    [("rank_order", 1.0), ("tree", 0.0), ("ring", 1.0)],
+)
+def test_the_order_of_a_reduction_shows(reduction, expected):
+    def add():
+        total = torch.tensor([1e8, 1.0, -1e8, 1.0][dist.get_rank()])
+        dist.all_reduce(total)
+        return total.item()
+
+    assert simulate(add, 4, reduction=reduction).results == [expected] * 4
+
+
+def test_a_ring_begins_each_part_at_another_rank():
+    def add():
+        parts = torch.full((4,), [1e8, 1.0, -1e8, 1.0][dist.get_rank()])
+        dist.all_reduce(parts)
+        return parts.tolist()
+
+    assert simulate(add, 4, reduction="ring").results == [[1.0, 0.0, 1.0, 0.0]] * 4
