@@ -31,7 +31,6 @@ class Launch:
         ready: whether all ranks that take part have launched it.
         landed: whether the results are in the tensors of this rank.
         waited: whether this rank has waited for it, or has seen that it is complete.
-        partner: of a message that was matched, the launch of the other rank.
         source: the rank in the group that a received message came from.
         partner: of a send, the receive that it matched; of a receive, the send.
         error: what torch raised when it computed the results.
@@ -48,7 +47,6 @@ class Launch:
     waited: bool = False
     partner: "Launch | None" = field(default=None, repr=False)
     source: int = -1
-    partner: "Launch | None" = field(default=None, repr=False)
     error: Exception | None = None
     writes: Writes = field(default_factory=list)
     when_landed: list[Callable[[], None]] = field(default_factory=list)

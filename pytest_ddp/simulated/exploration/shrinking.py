@@ -37,7 +37,7 @@ def fewest_deviations(choices: Choices, fails: Fails) -> Choices:
 
     Args:
         choices: a list that fails.
-        fails: runs a list of choices. Returns how many options each decision had if it fails in the same way, else None.
+        fails: runs a list of choices. If they fail in the same way, it returns how many options each decision had.
     """
     kept = _without_groups({place: choice for place, choice in enumerate(choices) if choice}, fails)
     while (fewer := _cut(kept, fails)) is not None:

@@ -164,13 +164,13 @@ def test_every_order_is_found(function, world_size, every_landing, orders):
     assert f"All {orders} distinguishable orders" in str(exploration.certificate) or orders == 1
 
 
-@pytest.mark.parametrize("function", [two_reductions, polls_once, receives_from_any])
+@pytest.mark.parametrize("function", [two_reductions, polls_once])
 def test_random_runs_show_no_other_order(function):
     """Explored orders are counted by their traces; no random run has one more."""
-    world_size = 3 if function is receives_from_any else 2
+    world_size = 2
     orders = explore(function, world_size, every_landing=True).certificate.orders
     seen = set()
-    for number in range(200):
+    for number in range(100):
         run = _RandomlyGuided(number)
         simulate(run.watched(function), world_size, schedule=run, watch=run.watch)
         seen.add(Trace(run.finish()).identity)
@@ -180,7 +180,7 @@ def test_random_runs_show_no_other_order(function):
 class _RandomlyGuided(GuidedRun):
     def __init__(self, seed):
         super().__init__(every_landing=True)
-        self._random = random.Random(seed)
+        self._random = random.Random(seed)  # noqa: S311  no secret
 
     def choose(self, options):
         return self._random.randrange(len(options))
