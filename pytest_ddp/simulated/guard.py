@@ -16,13 +16,13 @@ from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.simulated.operation import Launch, memory_range
 from pytest_ddp.simulated.problems import Problem, UseBeforeWait, WriteInFlight
 from pytest_ddp.simulated.schedule import Range
-from pytest_ddp.torch_internals import written_arguments
+from pytest_ddp.torch_internals import add_first_mode, remove_mode, runs_backward, written_arguments
 
 Stop = Callable[[Problem], None]
 
 
 class BufferGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """Watches the operations of one rank; entered in the thread of the rank.
+    """Watches the operations of one rank while any collective of it is in flight, or backward runs.
 
     Args:
         rank: the rank.
@@ -41,16 +41,46 @@ class BufferGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
             self._check(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to call this mode through torch.compile's switch takes ten times as long as the mode itself
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch what runs in this thread; operations may be in flight before and after."""
+        if self._in_flight:
+            add_first_mode(self)
+        try:
+            yield
+        finally:
+            remove_mode(self)
+
+    @contextmanager
+    def around_backward(self) -> Iterator[None]:
+        """Watch a backward pass: modes that a hook adds are gone when the hook returns."""
+        add_first_mode(self)
+        try:
+            yield
+        finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Watch no longer, if nothing is in flight."""
+        if not self._in_flight and not runs_backward():
+            remove_mode(self)
+
     def launched(self, launch: Launch) -> None:
         """An operation is in flight from now on; report it if one that is in flight owns its tensors."""
         reads, writes = memory_of(launch)
         if self._in_flight:
             self._compare(f"{launch.fingerprint()} reads", reads, f"{launch.fingerprint()} writes", writes)
         self._in_flight[launch] = reads, writes
+        add_first_mode(self)
 
     def waited(self, launch: Launch) -> None:
         """The rank has waited for an operation."""
         self._in_flight.pop(launch, None)
+        self._rest()
 
     def forget(self) -> None:
         """No operation is in flight."""
