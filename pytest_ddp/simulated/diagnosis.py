@@ -35,12 +35,11 @@ _CORRUPTED_BY_GLOO = frozenset(
 
 def gaps(launch: Launch) -> TensorWithGaps | None:
     """Say which tensor of a launch has gaps between its elements, if gloo would corrupt it; tried with torch 2.15."""
-    call = launch.call
-    name = call.operation.name
-    tensors = (*call.inputs, *call.outputs) if name in _REFUSED_BY_GLOO | _CORRUPTED_BY_GLOO else ()
+    name = launch.call.operation.name
+    tensors = (*launch.inputs, *launch.outputs) if name in _REFUSED_BY_GLOO | _CORRUPTED_BY_GLOO else ()
     if all(one.layout != torch.strided or one.is_contiguous() for one in tensors):
         return None
-    if name in _REFUSED_BY_GLOO and not all(one.is_contiguous() for one in call.inputs or tensors):
+    if name in _REFUSED_BY_GLOO and not all(one.is_contiguous() for one in launch.inputs or tensors):
         raise ValueError("Tensors must be contiguous")  # gloo's words
     for tensor in tensors:
         if not is_dense(tensor):
@@ -79,12 +78,12 @@ def mismatch(launch: Launch, first: Launch) -> Mismatch | None:
 
 
 def _strides(launch: Launch) -> list[tuple[int, ...]]:
-    return [tensor.stride() for tensor in launch.call.inputs if tensor.layout == torch.strided]
+    return [tensor.stride() for tensor in launch.inputs if tensor.layout == torch.strided]
 
 
 def shared(launches: Sequence[Launch]) -> SharedTensor | None:
     """Say which two ranks give overlapping memory, and one of them as a result, to one operation."""
-    first = [(launch, launch.call.outputs[:1]) for launch in launches]
+    first = [(launch, launch.outputs[:1]) for launch in launches]
     dense = [(launch, one) for launch, ones in first for one in ones if one.layout == torch.strided]
     written = sorted((*memory_range(one), launch.rank) for launch, one in dense)
     for (_, end, rank), (start, _, other) in pairwise(written):

@@ -33,7 +33,7 @@ class BufferGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._rank = rank
         self._stop = stop
-        self._in_flight: dict[Launch, tuple[list[Range], list[Range]]] = {}
+        self._in_flight: dict[Launch, tuple[list[Range], list[Range]] | None] = {}
         self._paused = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -71,10 +71,9 @@ class BufferGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
 
     def launched(self, launch: Launch) -> None:
         """An operation is in flight from now on; report it if one that is in flight owns its tensors."""
-        reads, writes = memory_of(launch)
         if self._in_flight:
-            self._compare(f"{launch.fingerprint()} reads", reads, f"{launch.fingerprint()} writes", writes)
-        self._in_flight[launch] = reads, writes
+            self._compare(launch.fingerprint, *memory_of(launch))
+        self._in_flight[launch] = None  # its memory is looked up when it is asked for the first time
         add_first_mode(self)
 
     def waited(self, launch: Launch) -> None:
@@ -104,14 +103,15 @@ class BufferGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
         for position, value in (*enumerate(args), *keywords.items()):
             _ranges(value, writes if position in written else reads)
         if reads or writes:
-            self._compare(f"{func} reads", reads, f"{func} writes", writes)
+            self._compare(lambda: func, reads, writes)
 
-    def _compare(self, reader: str, reads: Sequence[Range], writer: str, writes: Sequence[Range]) -> None:
-        for launch, (their_reads, their_writes) in self._in_flight.items():
+    def _compare(self, who: Callable[[], Any], reads: Sequence[Range], writes: Sequence[Range]) -> None:
+        for launch, known in self._in_flight.items():
+            their_reads, their_writes = self._in_flight[launch] = known or memory_of(launch)
             if _overlap(writes, their_writes) or _overlap(writes, their_reads):
-                self._report(WriteInFlight, writer, launch)
+                self._report(WriteInFlight, f"{who()} writes", launch)
             if _overlap(reads, their_writes):
-                self._report(UseBeforeWait, reader, launch)
+                self._report(UseBeforeWait, f"{who()} reads", launch)
 
     def _report(self, kind: type[Problem], does: str, launch: Launch) -> None:
         line, _ = caller()
@@ -125,9 +125,9 @@ def memory_of(launch: Launch) -> tuple[list[Range], list[Range]]:
     is_source = call.operation.name == "broadcast" and call.root == launch.rank
     reads: list[Range] = []
     writes: list[Range] = []
-    _ranges(call.inputs, reads)
+    _ranges(launch.inputs, reads)
     if not is_source:
-        _ranges(call.outputs, writes)
+        _ranges(launch.outputs, writes)
     return reads, writes
 
 
