@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch.distributed as dist
 
 from pytest_ddp.simulated.guard import BufferGuard
-from pytest_ddp.simulated.network import Event, Network
+from pytest_ddp.simulated.network import Event, Network, Watch
 from pytest_ddp.simulated.problems import Problem, ProblemFound, RankStopped
 from pytest_ddp.simulated.process_group import SimulatedGroup
 from pytest_ddp.simulated.process_state import ProcessState
@@ -107,15 +107,21 @@ class SimulatedWorld:
         schedule: Schedule | None = None,
         faults: Sequence[Any] = (),
         *,
+        check_the_end: bool = True,
         backwards: bool = False,
+        watch: Watch | None = None,
     ) -> Simulation:
-        """Call a function with its rank on each rank; see `simulate`. With `backwards`, the last rank begins."""
+        """Call a function with its rank on each rank; see `simulate`.
+
+        With `check_the_end`, an operation that is never matched is a problem. With `backwards`, the last rank begins.
+        """
         network, scheduler = self._network, self._scheduler
         simulation = Simulation([None] * self.size)
-        network.begin(faults)
+        network.begin(faults, watch)
         bodies = [partial(self._run_rank, simulation, function, rank) for rank in range(self.size)]
         scheduler.run(bodies, schedule or Recorded(), backwards=backwards)
-        network.check_the_end()
+        if check_the_end:
+            network.check_the_end()
         simulation.problem = scheduler.problem
         simulation.choices = tuple(scheduler.choices)
         simulation.events = network.events
