@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch.distributed as dist
 
+from pytest_ddp.simulated.faults.injection import injection
 from pytest_ddp.simulated.guard import BufferGuard
 from pytest_ddp.simulated.network import Event, Network, Watch
 from pytest_ddp.simulated.problems import Problem, ProblemFound, RankStopped
@@ -106,9 +107,10 @@ class SimulatedWorld:
         """Call a function with its rank on each rank; see `simulate`. With `backwards`, the last rank begins."""
         network, scheduler = self._network, self._scheduler
         simulation = Simulation([None] * self.size)
-        network.begin(faults, watch)
         bodies = [partial(self._run_rank, simulation, function, rank) for rank in range(self.size)]
-        scheduler.run(bodies, schedule or Recorded(), backwards=backwards)
+        with injection(faults, scheduler) as hooks:
+            network.begin(hooks, watch)
+            scheduler.run(bodies, schedule or Recorded(), backwards=backwards)
         network.check_the_end()
         simulation.problem = scheduler.problem
         simulation.choices = tuple(scheduler.choices)
