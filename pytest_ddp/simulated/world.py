@@ -101,17 +101,22 @@ class SimulatedWorld:
         schedule: Schedule | None = None,
         faults: Sequence[Any] = (),
         *,
+        check_the_end: bool = True,
         backwards: bool = False,
         watch: Watch | None = None,
     ) -> Simulation:
-        """Call a function with its rank on each rank; see `simulate`. With `backwards`, the last rank begins."""
+        """Call a function with its rank on each rank; see `simulate`.
+
+        With `check_the_end`, an operation that is never matched is a problem. With `backwards`, the last rank begins.
+        """
         network, scheduler = self._network, self._scheduler
         simulation = Simulation([None] * self.size)
         bodies = [partial(self._run_rank, simulation, function, rank) for rank in range(self.size)]
         with injection(faults, scheduler) as hooks:
             network.begin(hooks, watch)
             scheduler.run(bodies, schedule or Recorded(), backwards=backwards)
-        network.check_the_end()
+        if check_the_end:
+            network.check_the_end()
         simulation.problem = scheduler.problem
         simulation.choices = tuple(scheduler.choices)
         simulation.events = network.events
