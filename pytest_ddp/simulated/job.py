@@ -60,10 +60,10 @@ def run_job(
     return Job(starts)
 
 
-def operations_of(run: Simulation) -> list[str]:
-    """Return where faults may happen in a run: its operations, in the order of their first launch."""
-    names = [f"{event.operation}#{event.sequence}" for event in run.events if event.kind == "launched"]
-    return list(dict.fromkeys(names))
+def operations_of(run: Simulation, rank: int | None = None) -> list[str]:
+    """Return where faults may happen in a run: the operations of a rank or of all, in the order of their launch."""
+    launched = [event for event in run.events if event.kind == "launched" and rank in {None, event.rank}]
+    return list(dict.fromkeys(f"{event.operation}#{event.sequence}" for event in launched))
 
 
 def file_operations_of(function: Callable[..., Any], world_size: int, *arguments: Any) -> list[tuple[int, str]]:

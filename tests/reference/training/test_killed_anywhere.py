@@ -46,9 +46,9 @@ def undisturbed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """Every rank at every collective, and rank 0 at every operation on files."""
+    """Every rank at every collective and message of it, and rank 0 at every operation on files."""
     run = simulate(train, RANKS, tmp_path_factory.mktemp("collectives"))
-    collectives = [(rank, name) for name in operations_of(run) for rank in range(RANKS)]
+    collectives = [(rank, name) for rank in range(RANKS) for name in operations_of(run, rank)]
     return collectives, file_operations_of(train, RANKS, tmp_path_factory.mktemp("files"))
 
 
