@@ -16,6 +16,7 @@ from reference.ddp.naive import NaiveDDP
 from reference.ddp.overlapped import OverlappedDDP
 from reference.fsdp.fsdp import FSDP
 from reference.training import accumulation, checkpoint, evaluation, sync_batchnorm
+from reference.training.engine import Engine
 from reference.zero1.sharded_optimizer import ShardedOptimizer
 
 
@@ -97,6 +98,11 @@ def fsdp_on_after_backward(fsdp_model: FSDP, optimizer: Optimizer) -> None:  # n
 def fsdp_gather_full_params(fsdp_model: FSDP) -> dict[str, Tensor]:
     """Every whole parameter, by its name in the bare module."""
     return fsdp_model.gather_full_params()
+
+
+def get_engine(module: nn.Module, optimizer_cls: type[Optimizer], **kwargs: Any) -> Engine:
+    """An engine with averaged gradients and a sharded optimizer."""
+    return Engine(module, optimizer_cls, **kwargs)
 
 
 def get_distributed_sampler(  # noqa: PLR0917  # the contract

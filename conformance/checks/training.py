@@ -25,7 +25,7 @@ def trains(trial: Trial) -> None:
     _hold_tied(trial)
     if not (trial.scenario.replicated or trial.scenario.averaged):
         initial_broadcast(trial)
-    _hold_frozen(trial)
+    hold_frozen(trial)
     if not trial.scenario.replicated:
         gradients_averaged(trial)
     training_equals_one_process(trial)
@@ -120,7 +120,7 @@ def _hold_tied(trial: Trial) -> None:
             )
 
 
-def _hold_frozen(trial: Trial) -> None:
+def hold_frozen(trial: Trial) -> None:
     """Hold parameters that never require gradients to their initial values, bit for bit."""
     frozen, initial = trial.scenario.model.frozen, trial.inputs[0].weights
     if any(isinstance(event, Unfreeze) for event in trial.scenario.schedule):

@@ -46,11 +46,11 @@ def rubric_of(options: argparse.Namespace) -> Rubric:
 
 
 def components(names: str | None) -> tuple[str, ...]:
-    """Return the components that `--components` names, or all. Raise UsageError if there is none of a name."""
-    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+    """Return the components that `--components` names, or those of assignments. Raise UsageError if there is none."""
+    from conformance.components.registry import BY_DEFAULT, COMPONENTS  # noqa: PLC0415  imports torch
 
     if names is None:
-        return tuple(COMPONENTS)
+        return BY_DEFAULT
     wanted = tuple(name.strip() for name in names.split(",") if name.strip())
     unknown = [name for name in wanted if name not in COMPONENTS]
     if unknown or not wanted:

@@ -32,7 +32,9 @@ def course_of(options: argparse.Namespace, rubric: Rubric) -> tuple[str, ...]:
     """
     if options.components is not None:
         return components(options.components)
-    return tuple(name for name in components(None) if name in rubric.aspects) or _with_own_functions()
+    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+
+    return tuple(name for name in COMPONENTS if name in rubric.aspects) or _with_own_functions()
 
 
 def named(course: tuple[str, ...]) -> bool:
@@ -41,10 +43,10 @@ def named(course: tuple[str, ...]) -> bool:
 
 
 def _with_own_functions() -> tuple[str, ...]:
-    """Return the components that have functions of their own.
+    """Return the components that the assignment asks for, each of which has functions of its own.
 
     A pair has none: the assignment does not ask for a submission's wrapper and its optimizer together.
     """
-    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+    from conformance.components.registry import BY_DEFAULT, COMPONENTS  # noqa: PLC0415  imports torch
 
-    return tuple(name for name, one in COMPONENTS.items() if one.contract.kind != "pair")
+    return tuple(name for name in BY_DEFAULT if COMPONENTS[name].contract.kind != "pair")

@@ -5,6 +5,7 @@ from conformance.components.both.record import BOTH
 from conformance.components.checkpoint.record import CHECKPOINT
 from conformance.components.component import Component
 from conformance.components.distributed_sampler.record import DISTRIBUTED_SAMPLER
+from conformance.components.engine.record import ENGINE
 from conformance.components.evaluation.record import EVALUATION
 from conformance.components.fsdp.record import FSDP
 from conformance.components.gradient_accumulation.record import GRADIENT_ACCUMULATION
@@ -28,8 +29,11 @@ _ALL: tuple[Component, ...] = (
     SYNC_BATCHNORM,
     CHECKPOINT,
     FSDP,
+    ENGINE,
 )
 COMPONENTS = {component.name: component for component in _ALL}
+# What is graded if nobody names components: no assignment asks for an engine.
+BY_DEFAULT = tuple(name for name, one in COMPONENTS.items() if one.contract.kind != "engine")
 for _component in _ALL:
     validate(_component.name, _component.checks, _component.aspects, {*GRADIENT_MISTAKES, *TRAINING_MISTAKES})
 validate_strategies(check for component in _ALL for check in component.checks)

@@ -55,7 +55,7 @@ def diagnose(trial: Trial, wider: Trial | None = None) -> str:
         if wrong and {one.name for one in wrong} < set(wider.expected.gradients[step]):
             layers = len(wider.scenario.model.layers)
             return f"A larger model, of {layers} layers, shows more. {_explain_gradients(wider, wrong, step)}"
-    found = _initial_values(trial) or diagnose_omission(trial)
+    found = initial_values(trial) or diagnose_omission(trial)
     if not found:
         step, wrong = _wrong_gradients(trial)
         first_wrong, _ = wrong_parameters(trial)  # gradients of later steps are those of another model
@@ -66,7 +66,7 @@ def diagnose(trial: Trial, wider: Trial | None = None) -> str:
     return found or UNKNOWN
 
 
-def _initial_values(trial: Trial) -> str:
+def initial_values(trial: Trial) -> str:
     """Explain parameters that differ from rank 0's right after wrapping."""
     kept = {
         name

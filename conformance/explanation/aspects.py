@@ -137,6 +137,19 @@ OF_ASPECTS: Mapping[str, Topic] = {
             ("rank 1", "[backward][all-reduce][step w2, its own][broadcast w1, w2]"),
         ),
     ),
+    "equals training in one process": Topic(
+        "An engine sees the whole training step, and may move work between backward and step. After each step, the "
+        "parameters must still be those that one process computes.",
+        (
+            "Gradients are summed over the ranks and never divided, or divided in `backward` and again in `step`.",
+            "`step` updates this rank's part, and the other ranks keep the old values of it.",
+            "`backward` divides the loss by a number of micro-batches that `step` does not know of.",
+        ),
+        over_time(
+            ("rank 0", "[backward][all-reduce][step w1, its own][broadcast w1, w2]"),
+            ("rank 1", "[backward][all-reduce][step w2, its own][broadcast w1, w2]"),
+        ),
+    ),
     "overhead of communication": Topic(
         "The model tells how much time communication adds after backward, before anything is measured.",
         ("Seconds and bytes: s is in bytes, w in bytes per second, o in seconds for each collective.",),

@@ -31,6 +31,7 @@ def mistakes_of(about: Topic, component: Component) -> list[str]:
         "wrapper": GRADIENT_MISTAKES.keys(),
         "optimizer": TRAINING_MISTAKES.keys(),
         "pair": KNOWN.keys(),
+        "engine": KNOWN.keys(),
     }.get(component.contract.kind, set[str]())
     return [KNOWN.get(one, one) for one in about.mistakes if one in possible or one not in KNOWN]
 

@@ -122,12 +122,12 @@ def read_rubric(path: Path) -> Rubric:
 
 def default_text() -> str:
     """Return the rubric that a grade has without one, as TOML."""
-    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+    from conformance.components.registry import BY_DEFAULT, COMPONENTS  # noqa: PLC0415  imports torch
 
     lines = [f"limit = {RULES.limit}", f"not_judged = {RULES.not_judged}"]
-    for name, component in COMPONENTS.items():
+    for name in BY_DEFAULT:
         lines += ["", f"[{name}.aspects]"]
-        for one in component.aspects:
+        for one in COMPONENTS[name].aspects:
             essential = ", essential = true" if one.essential else ""
             lines.append(f'"{one.name}" = {{ points = {one.points:g}{essential} }}')
     return "\n".join([*lines, ""])

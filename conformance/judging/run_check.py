@@ -75,7 +75,7 @@ def run_check(
     if claim := claims.leaves_out(component.name, check.id):
         return Result(check, "not_run", claim, unclaimed=True)
     drawing = {"world_size": world_size, "seed": seed, "examples": examples}
-    has_optimizer = component.contract.optimizer is not None
+    has_optimizer = component.contract.has_optimizer
     draws = replace(
         draws_of(component, check, executor.secret, **drawing),
         spared=spared,

@@ -12,7 +12,7 @@ from conformance.library.known_failures import Known
 from conformance.scenarios.claims import Claims
 from pytest_ddp.errors import UsageError
 
-_WRAPPER, _OPTIMIZER, _BOTH, _FSDP = "ddp", "sharded_optimizer", "both", "fsdp"
+_WRAPPER, _OPTIMIZER, _BOTH, _FSDP, _ENGINE = "ddp", "sharded_optimizer", "both", "fsdp", "engine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,7 @@ class Functions:
     both: bool = True
     fsdp: FunctionOrName | None = None
     full_parameters: FunctionOrName | None = None
+    engine: FunctionOrName | None = None
 
     @property
     def components(self) -> Iterator[str]:
@@ -34,13 +35,14 @@ class Functions:
             _OPTIMIZER: self.sharded is not None,
             _BOTH: self.wrap is not None and self.sharded is not None and self.both,
             _FSDP: self.fsdp is not None,
+            _ENGINE: self.engine is not None,
         }
         yield from (name for name in COMPONENTS if given.get(name))
 
     def hold_complete(self) -> None:
         """Raise UsageError if a function is missing, or one would not be used."""
         if not any(self.components):
-            raise UsageError("verify: give it a function of your library: wrap=, sharded= or fsdp=")
+            raise UsageError("verify: give it a function of your library: wrap=, sharded=, fsdp= or engine=")
         if self.fsdp and not self.full_parameters:
             raise UsageError(
                 "verify: fsdp= also needs full_parameters=, (wrapped) -> a dict of whole parameters by name"
@@ -68,6 +70,8 @@ class Functions:
         if self.fsdp:
             found |= {"get_fsdp": named("fsdp"), "fsdp_on_after_backward": named("after_backward")}
             found["fsdp_gather_full_params"] = named("full_parameters")
+        if self.engine:
+            found["get_engine"] = named("engine")
         return found
 
 

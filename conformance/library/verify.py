@@ -21,6 +21,7 @@ def verify(
     both: bool = True,
     fsdp: FunctionOrName | None = None,
     full_parameters: FunctionOrName | None = None,
+    engine: FunctionOrName | None = None,
     claims: Claims = EVERYTHING,
     known_failures: str | Path | None = None,
     libraries: Sequence[str] = (),
@@ -38,6 +39,8 @@ def verify(
         both: whether `wrap` and `sharded` are also held to the checks of `both`, together.
         fsdp: `(module, compute_dtype) -> wrapped module`, with sharded parameters; held to the checks of `fsdp`.
         full_parameters: `(wrapped module) -> dict` of whole parameters by their names in the bare module; for `fsdp`.
+        engine: `(module, optimizer_cls, **options) -> engine`, which is called as the module is, and has
+            `backward(loss)`, `step()` and `full_parameters()`; held to the checks of `engine`.
         claims: what the library promises.
         known_failures: a file beside the test file, with a line `component check reason` for each check that fails.
         libraries: packages that the library builds on, whose exceptions count as its own refusals.
@@ -54,6 +57,7 @@ def verify(
         both=both,
         fsdp=fsdp,
         full_parameters=full_parameters,
+        engine=engine,
     )
     known_file = None if known_failures is None else test_file.parent / known_failures
     try:

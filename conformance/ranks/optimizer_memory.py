@@ -18,11 +18,22 @@ def state_bytes(optimizer: Any) -> int | None:
     torch optimizer.
     """
     found = list(_optimizers(optimizer))
-    kept = _state_of(found)
-    if not kept:
+    if not _state_of(found):
         found += _elsewhere(optimizer)
-        kept = _state_of(found)
-    return _memory(kept) if found else None
+    return bytes_of_state(found)
+
+
+def bytes_of_state(optimizers: Iterable[torch.optim.Optimizer]) -> int | None:
+    """Return the bytes of state in these optimizers, without step counters; None if there are none."""
+    found = list(optimizers)
+    return _memory(_state_of(found)) if found else None
+
+
+def optimizers_alive() -> list[torch.optim.Optimizer]:
+    """Return all torch optimizers of this process that are not garbage."""
+    gc.collect()  # garbage of an earlier optimizer is not state that is held
+    # By `type`: a weak proxy whose object is gone raises when `isinstance` asks for its class.
+    return [one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)]
 
 
 def _state_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]:
@@ -89,10 +100,7 @@ def _optimizers(outer: Any) -> Iterator[torch.optim.Optimizer]:
 def _elsewhere(outer: Any) -> list[torch.optim.Optimizer]:
     """Return the optimizers, anywhere in the process, that train memory of this one's parameters."""
     trained = _trained(outer)
-    gc.collect()  # garbage of an earlier optimizer of the same parameters is not state that is held
-    # By `type`: a weak proxy whose object is gone raises when `isinstance` asks for its class.
-    everything = (one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer))
-    return [one for one in everything if one is not outer and trained & _trained(one)]
+    return [one for one in optimizers_alive() if one is not outer and trained & _trained(one)]
 
 
 def _trained(optimizer: Any) -> set[int]:

@@ -7,6 +7,7 @@ import torch
 
 from conformance.ranks.boundary import offers
 from conformance.ranks.optimizer_memory import local_part, stored
+from conformance.workload.numbers import Tensors
 
 Named = dict[str, torch.nn.Parameter]
 
@@ -46,6 +47,13 @@ def _by_name(wrapped: Any, names: Sequence[str], before: Named) -> tuple[Named, 
 
 def _is_among(parameter: torch.nn.Parameter, others: Iterable[torch.nn.Parameter]) -> bool:
     return any(parameter is other for other in others)
+
+
+def whole_by_name(found: Any, names: Iterable[str]) -> Tensors:
+    """Return what a mapping has under the model's own names; it may have one fixed prefix before every name."""
+    whole = dict(found)
+    prefix = next((key.removesuffix(name) for name in names for key in whole if key.endswith(name)), "")
+    return {name: plain(whole[prefix + name]) for name in names if prefix + name in whole}
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:

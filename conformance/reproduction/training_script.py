@@ -28,6 +28,8 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         seed: the integer that its numbers are drawn from.
     """
     contract, wrapper = failure.component.contract, failure.component.contract.wrapper
+    if contract.kind == "engine":
+        return "", ["what an engine does"]
     if why := _beyond(scenario):
         return "", [why]
     data = _data(scenario, failure.component.numbers(scenario, seed)[0])

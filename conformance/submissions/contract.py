@@ -22,8 +22,9 @@ class Contract:
 
     Attributes:
         name: of the component, as in reports.
-        kind: a wrapper around a module, an optimizer, a pair of the two, or a part of the training loop around them.
-        get: makes the wrapper or the optimizer; the first function of a part.
+        kind: a wrapper around a module, an optimizer, a pair of the two, a part of the training loop around them, or an
+            engine, which owns the whole of a training step. No assignment asks for an engine.
+        get: makes the wrapper, the optimizer or the engine; the first function of a part.
         after_backward: is called between backward and the optimizer's step.
         batch_start: is called at the start of a training step.
         more: further functions of a part.
@@ -32,7 +33,7 @@ class Contract:
     """
 
     name: str
-    kind: Literal["wrapper", "optimizer", "pair", "part"]
+    kind: Literal["wrapper", "optimizer", "pair", "part", "engine"]
     get: Function
     after_backward: Function | None = None
     batch_start: Function | None = None
@@ -53,6 +54,11 @@ class Contract:
     def optimizer(self) -> Function | None:
         """The function that makes the optimizer, if there is one."""
         return self.get if self.kind in {"optimizer", "pair"} else None
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether the component decides how parameters are updated."""
+        return self.optimizer is not None or self.kind == "engine"
 
     @property
     def alternatives(self) -> tuple["Contract", ...]:

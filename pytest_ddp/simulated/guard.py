@@ -21,7 +21,7 @@ from pytest_ddp.torch_internals import written_arguments
 Stop = Callable[[Problem], None]
 
 
-class BufferGuard(TorchDispatchMode):
+class BufferGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """Watches the operations of one rank; entered in the thread of the rank.
 
     Args:
@@ -30,7 +30,7 @@ class BufferGuard(TorchDispatchMode):
     """
 
     def __init__(self, rank: int, stop: Stop) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._rank = rank
         self._stop = stop
         self._in_flight: dict[Launch, tuple[list[Range], list[Range]]] = {}

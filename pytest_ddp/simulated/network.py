@@ -120,6 +120,7 @@ class Network:
         if sent.contents != received.contents:
             self._stop_for(mismatch(received, sent))
         compute_message(sent, received)
+        sent.partner, received.partner = received, sent
         received.source = sent.call.ranks.index(sent.rank)
         self._become_ready(matched)
 

@@ -32,6 +32,7 @@ class Launch:
         landed: whether the results are in the tensors of this rank.
         waited: whether this rank has waited for it, or has seen that it is complete.
         source: the rank in the group that a received message came from.
+        partner: of a send, the receive that it matched; of a receive, the send.
         error: what torch raised when it computed the results.
     """
 
@@ -45,6 +46,7 @@ class Launch:
     landed: bool = False
     waited: bool = False
     source: int = -1
+    partner: "Launch | None" = field(default=None, repr=False)
     error: Exception | None = None
     writes: Writes = field(default_factory=list)
     when_landed: list[Callable[[], None]] = field(default_factory=list)

@@ -138,14 +138,20 @@ class SimulatedGroup(dist.ProcessGroup):
         """Return the store that the ranks of the group share."""
         return self._store
 
-    def split_group(
-        self, new_ranks: list[int], *_args: Any, group_name: str = "", group_desc: str = "", **_keywords: Any
+    def split_group(  # noqa: PLR0917  as torch's
+        self,
+        new_ranks: list[int],
+        timeout: timedelta | None = None,  # noqa: ARG002  simulated time stands still
+        opts: Any = None,  # noqa: ARG002  there are none
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: list[torch.device] | None = None,  # noqa: ARG002  there is one
     ) -> "SimulatedGroup | None":
         """Return the group of some ranks of this group; None on the other ranks."""
         if self._group_rank not in new_ranks:
             return None
         group = SimulatedGroup(self.network, new_ranks.index(self._group_rank), len(new_ranks), self._store)
-        group._name, group._description = group_name, group_desc
+        group._name, group._description = group_name or "", group_desc or ""
         return group
 
     def _start_coalescing(self, _device: torch.device) -> None:

@@ -190,7 +190,7 @@ def test_a_student_leaves_out_seed_extended_checks_and_rubric(tmp_path, monkeypa
 
 def test_without_a_rubric_the_course_is_all_that_has_functions_of_its_own():
     course = student.course_of(options(), NO_RUBRIC)
-    assert set(COMPONENTS) - set(course) == {"both"}
+    assert set(COMPONENTS) - set(course) == {"both", "engine"}
     assert student.course_of(options(components="ddp,both"), NO_RUBRIC) == ("ddp", "both")
     assert not student.named(course)
     assert student.named(("ddp",))

@@ -1,4 +1,4 @@
-"""Right code that is unusual: 57 ways to train, each with the checks that it rightly fails. It must pass all others."""
+"""Right code that is unusual: 59 ways to train, each with the checks that it rightly fails. It must pass all others."""
 
 from way import Way
 
@@ -48,6 +48,8 @@ NEEDS_GRADIENTS = {"trains[unused_parameters]"}
 # An optimizer that deals parameters out in turn ignores their sizes; if it starts each group with rank 0, also there.
 BALANCES = {"state_is_balanced"}
 GROUPS = {"state_is_balanced[frozen_or_in_groups]"}
+# An engine that flattens all gradients has zeros for parameters that nobody uses, which weight decay then moves.
+ZEROS = {"trains[unused_parameters]", "trains[used_in_some_steps]"}
 
 WAYS = [
     Way("averaging", "DividesFirst", "naive_ddp"),
@@ -153,4 +155,6 @@ WAYS = [
     Way("overlapped", "BucketsOfAlignedGradients", "ddp_bucketed", ORDERED | UNUSED | SPARSE | REENTERS | FORWARD),
     Way("overlapped", "BucketsBesideFlags", "ddp_bucketed", ORDERED | UNUSED | SPARSE | REENTERS | FORWARD),
     Way("overlapped", "OneBucketBesideFlags", "ddp", UNUSED | SPARSE | REENTERS | FORWARD),
+    Way("engines", "ByElement", "engine", ZEROS),
+    Way("engines", "ReducesInBackward", "engine", ZEROS),
 ]

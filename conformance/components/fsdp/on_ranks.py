@@ -18,7 +18,7 @@ from conformance.ranks.boundary import stage
 from conformance.ranks.context import Context
 from conformance.ranks.loading import with_stubs
 from conformance.ranks.optimizer_memory import state_bytes, stored
-from conformance.ranks.parameters import plain
+from conformance.ranks.parameters import whole_by_name
 from conformance.ranks.tracing import alive
 from conformance.workload.models import Perceptron, call, fill, loss_on
 from conformance.workload.schedule import OPTIMIZERS
@@ -190,12 +190,9 @@ def _weigh(context: Context, memory: LiveMemory, moment: str) -> None:
 
 def _gather(context: Context, wrapped: Any, moment: str) -> None:
     """Answer with the gathered parameters under the model's own names, without a prefix before all of them."""
-    names = context.case.model.shapes
     found = context.call("fsdp_gather_full_params", wrapped)
     with stage("a look at what `fsdp_gather_full_params` returned"):
-        whole = dict(found)
-        prefix = next((key.removesuffix(name) for name in names for key in whole if key.endswith(name)), "")
-        context.keep(moment, {name: plain(whole[prefix + name]) for name in names if prefix + name in whole})
+        context.keep(moment, whole_by_name(found, context.case.model.shapes))
 
 
 def _kept(tensors: Iterable[Any]) -> torch.Tensor:

@@ -80,7 +80,7 @@ param_groups_hold_all = none_noted(
 def state_is_sharded(trial: Trial) -> None:
     """Hold the ranks together to keeping the optimizer's state once, but for padding."""
     full, held = sum(trial.expected.state_bytes.values()), _held(trial)
-    if not full <= sum(held) <= full + _padding(trial):
+    if not full <= sum(held) <= full + padding(trial):
         everyone = all(bytes_ == full for bytes_ in held)
         raise Violation(
             f"The ranks hold {_each(held)} bytes of optimizer state, {sum(held)} in all; one unsharded optimizer has "
@@ -88,7 +88,7 @@ def state_is_sharded(trial: Trial) -> None:
             "Give the inner optimizer only the parameters that the rank owns.",
         )
     weighed = [seen.process_bytes or 0 for seen in trial.observations]  # 0 if not known
-    if sum(weighed) > _TOO_MUCH * full + _padding(trial):
+    if sum(weighed) > _TOO_MUCH * full + padding(trial):
         raise Violation(
             f"The processes of the ranks need {_each(weighed)} bytes more for an optimizer with this state than for "
             f"one without any, {sum(weighed)} in all; one unsharded optimizer has {full}.",
@@ -129,7 +129,7 @@ def _held(trial: Trial) -> list[int]:
     return [held for held in found if held is not None]
 
 
-def _padding(trial: Trial) -> int:
+def padding(trial: Trial) -> int:
     """Return the bytes that sharding by element may add to the state.
 
     Each rank's part, of all parameters together or of each, may be filled up to a multiple of `_ALIGNED` elements:

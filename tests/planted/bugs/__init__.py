@@ -5,6 +5,7 @@ from bugs import (
     checkpoint,
     ddp,
     distributed_sampler,
+    engine,
     evaluation,
     fsdp,
     gradient_accumulation,
@@ -26,4 +27,5 @@ BUGS = [
     *sync_batchnorm.BUGS,
     *checkpoint.BUGS,
     *fsdp.BUGS,
+    *engine.BUGS,
 ]

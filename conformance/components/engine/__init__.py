@@ -1,0 +1,1 @@
+"""Engines that own the backward pass and the optimizer's step."""
