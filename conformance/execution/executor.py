@@ -134,9 +134,9 @@ class Executor:
 
     def on(self, ranks: SizedRanks) -> "Executor":
         """Return an executor that runs the same submission on other ranks, and has run nothing yet."""
-        nothing = {"alone": set(), "watched": set(), "_known": {}, "_kept": 0, "_drawn_ahead": {}}
         deadlines = Deadlines(import_seconds=self._deadlines.import_seconds)
-        return replace(self, ranks=ranks, executions=0, _deadlines=deadlines, **nothing)
+        other = replace(self, ranks=ranks, alone=set(), watched=set(), executions=0, _deadlines=deadlines)
+        return replace(other, _known={}, _kept=0, _drawn_ahead={})
 
     def ahead(self, component: Asked, drawn: Sequence[Drawn]) -> Generator[Drawn]:
         """Yield each when it has run; meanwhile the ranks carry out the next one.

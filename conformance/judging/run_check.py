@@ -127,8 +127,8 @@ def _run(search: Search, draws: Draws) -> Result:
     except Exception:  # noqa: BLE001  a fault of the judge must not end the grade
         result = without_failure("error", traceback.format_exc())
     seconds = time.perf_counter() - started
-    found = {"examples": search.examples, "left_out": search.left_out, "disagreement": search.disagreement}
-    return replace(result, seconds=seconds, **found)
+    result = replace(result, disagreement=search.disagreement, left_out=search.left_out)
+    return replace(result, examples=search.examples, seconds=seconds)
 
 
 def _failed(search: Search, drawn: Drawn, violation: Violation) -> Result:
