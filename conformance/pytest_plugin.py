@@ -14,7 +14,10 @@ from pytest_ddp.errors import UsageError
 from pytest_ddp.settings import configured_value, parse_world_sizes
 
 if TYPE_CHECKING:
+    from conformance.library.ci import Reports
     from conformance.library.hold import Held
+
+_OURS = "conformance."  # so the names of properties of our items begin
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,6 +27,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--ddp-submission", metavar="PATH", help=adapters)
     by_hand = "with --ddp-submission: fail components that use torch's own implementation"
     group.addoption("--ddp-from-scratch", action="store_true", help=by_hand)
+    update = "write the files of known failures of `conformance.verify`, with today's reasons"
+    group.addoption("--update-known-failures", action="store_true", help=update)
+    summary = "write a Markdown summary of the suites that `conformance.verify` makes"
+    group.addoption("--conformance-summary", metavar="FILE", type=Path, help=summary)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Follow suites of libraries in the process that reports, which is no worker of xdist."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.pluginmanager.register(_Suites(session.config), "conformance-suites")
+
+
+class _Suites:
+    """Hooks that follow the items of suites of libraries. Most runs have none, and import nothing for them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._reports: Reports | None = None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if any(name.startswith(_OURS) for name, _ in report.user_properties):
+            if self._reports is None:
+                from conformance.library.ci import Reports  # noqa: PLC0415  most runs need none of it
+
+                self._reports = Reports()
+            self._reports.add(report)
+
+    def pytest_sessionfinish(self) -> None:
+        if self._reports:
+            option = self._config.getoption
+            self._reports.write(updates=option("update_known_failures"), summary=option("conformance_summary"))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for line in self._reports.lines if self._reports else ():
+            terminalreporter.write_line(line)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -15,7 +14,8 @@ from conformance.grading.grade import Grading, submitted_components
 from conformance.grading.on_demand import Grader
 from conformance.grading.report import MAX_EXAMPLES
 from conformance.library import adapters
-from conformance.library.ruling import rule
+from conformance.library.result import Result
+from conformance.library.ruling import Ruling, rule
 from conformance.library.suite import Suite
 from pytest_ddp.errors import UsageError
 
@@ -81,26 +81,29 @@ def hold(item: pytest.Item, suite: Suite, component: str, check_id: str, ranks: 
         grader = ranks.grader(suite)
     except UsageError as error:
         pytest.fail(str(error), pytrace=False)
-    if component not in grader.submitted:
-        pytest.fail(grader.executor.not_implemented.get(component) or f"{component} is not there", pytrace=False)
     report = grader.verdict(component, check_id)
-    file = suite.known_file.name if suite.known_file else "no file of known failures"
-    ruling = rule(report, suite.known.get((component, check_id)), file)
-    if ruling.kind == "passed":
-        return
-    if ruling.kind == "known":
-        pytest.xfail(ruling.text)
-    if ruling.kind in {"refused", "unclaimed", "not_run"}:
-        pytest.skip(ruling.text)
+    ruling = rule(report, suite.known.get((component, check_id)), suite.known_name)
+    item.user_properties += Result.of(suite, component, report, ruling).to_properties()
+    if suite.known_file and item.config.getoption("update_known_failures"):
+        ruling = ruling.updating(suite.known_name)
     scenario = f"\n\nSmallest scenario: {report.scenario!r}\n{_again(item, grader)}" if report.scenario else ""
-    _fail(ruling.text + scenario)
+    _end(ruling, f"{component} {check_id}", scenario)
+
+
+def _end(ruling: Ruling, name: str, scenario: str) -> None:
+    """End an item. A reason to skip has the name of the check, which pytest's summary of skipped tests has not."""
+    match ruling.kind:
+        case "passed":
+            return
+        case "known":
+            pytest.xfail(ruling.text)
+        case "refused" | "unclaimed" | "not_run":
+            pytest.skip(f"{name}: {ruling.text}")
+        case _:
+            pytest.fail(ruling.text + scenario, pytrace=False)
 
 
 def _again(item: pytest.Item, grader: Grader) -> str:
     """Say how to run the same scenarios with the same numbers again."""
     asked = f"--ddp-seed={grader.grading.seed} --ddp-world-size={grader.grading.world_size}"
     return f'To repeat it: pytest "{item.nodeid}" {asked}'
-
-
-def _fail(text: str) -> NoReturn:
-    pytest.fail(text, pytrace=False)

@@ -1,6 +1,6 @@
 """The file of known failures: one line per check, `component check reason`. Lines that begin with `#` are comments."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -8,6 +8,8 @@ from pathlib import Path
 from pytest_ddp.errors import UsageError
 
 _PARTS = 3
+_LONGEST = 160  # characters of a reason that the judge proposes
+_HEADER = "# What fails, for `conformance.verify`: component, check, reason. Checks that pass must not be listed.\n"
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,16 @@ class KnownFailure:
 
     def __str__(self) -> str:
         return f"{self.component} {self.check} {self.reason}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of a check in a run that updates the file: its verdict, and the failure in one line."""
+
+    component: str
+    check: str
+    verdict: str
+    reason: str
 
 
 Known = dict[tuple[str, str], KnownFailure]
@@ -74,3 +86,23 @@ def _mistake(line: KnownFailure, checks: Mapping[str, Collection[str]], known: K
     if before := known.get((line.component, line.check)):
         return f"`{line.component} {line.check}` is in line {before.line} already. Delete one of the two lines."
     return ""
+
+
+def updated(text: str, changes: Sequence[Change]) -> tuple[str, int, int]:
+    """Return the text of the file after a run, and how many lines were added and deleted.
+
+    Comments stay, and lines of checks that still fail, or did not run. New lines come at the end, in alphabetical
+    order: the same in each run, however many workers there are.
+    """
+    mended = {(one.component, one.check) for one in changes if one.verdict == "mended"}
+    gone = {line.line for line in _lines(text) if (line.component, line.check) in mended}
+    kept = [line for number, line in enumerate(text.splitlines(), 1) if number not in gone]
+    new = sorted(f"{one.component} {one.check} {_short(one.reason)}" for one in changes if one.verdict == "new")
+    whole = "".join(f"{line}\n" for line in (*kept, *new))
+    return (whole if text or not new else f"{_HEADER}{whole}"), len(new), len(gone)
+
+
+def _short(reason: str) -> str:
+    if len(reason) <= _LONGEST:
+        return reason
+    return f"{reason[:_LONGEST].rpartition(' ')[0]} ..."

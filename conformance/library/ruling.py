@@ -23,6 +23,12 @@ class Ruling:
     text: str = ""
     reason: str = ""
 
+    def updating(self, file: str) -> "Ruling":
+        """Return how an item ends where the file of known failures is written: with what it will say."""
+        if self.kind == "new":
+            return Ruling("known", f"new in {file}: {self.reason}", self.reason)
+        return Ruling("passed") if self.kind == "mended" else self
+
 
 def rule(report: CheckReport, known: KnownFailure | None, file: str) -> Ruling:
     """Return how the item of a check ends.
@@ -47,9 +53,9 @@ def rule(report: CheckReport, known: KnownFailure | None, file: str) -> Ruling:
         case "failed":
             return Ruling("new", said, first_line(report))
         case "error":
-            return Ruling("error", f"{GRADER_ERROR}\n\n{said}")
+            return Ruling("error", f"{GRADER_ERROR}\n\n{said}", first_line(report))
         case _:
-            return Ruling("error", said)
+            return Ruling("error", said, first_line(report))
 
 
 def first_line(report: CheckReport) -> str:
@@ -58,7 +64,5 @@ def first_line(report: CheckReport) -> str:
 
 
 def _mended(what: str, known: KnownFailure, file: str) -> Ruling:
-    return Ruling(
-        "mended",
-        f"This check {what}, and {file} lists it as a known failure. Delete line {known.line}:\n\n    {known}",
-    )
+    lists = f"{file} lists it as a known failure"
+    return Ruling("mended", f"This check {what}, and {lists}. Delete line {known.line}: {known}")

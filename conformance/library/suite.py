@@ -105,6 +105,11 @@ class Suite:
         vars(self)["adapters"] = self.functions.adapters(self.test_file)
         vars(self)["known"] = known_failures.read(self.known_file, self.checks) if self.known_file else {}
 
+    @property
+    def known_name(self) -> str:
+        """The name of the file of known failures, for messages."""
+        return self.known_file.name if self.known_file else "no file"
+
     @cached_property
     def checks(self) -> dict[str, tuple[str, ...]]:
         """The ids of the checks of each component that is verified."""

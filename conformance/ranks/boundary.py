@@ -91,14 +91,15 @@ def _message(error: BaseException) -> str:
 
 
 def _own_frames(error: BaseException, location: Location) -> str:
-    """Return the frames of a traceback that are in the submission's files; if there are none, the last frame.
+    """Return the frames of a traceback in the submission's files, or else in its libraries, or else the last frame.
 
     A `raise` statement of ours is left out: its message says enough.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_own(frame.filename, location)]
     last = [frame for frame in frames[-1:] if not (frame.filename.startswith(_OURS) and _is_raise(frame.line or ""))]
-    return "".join(traceback.format_list(own or last)).rstrip()
+    of_library = [frame for frame in frames if is_of_library(frame.filename, location)]
+    return "".join(traceback.format_list(own or of_library or last)).rstrip()
 
 
 def in_words(error: BaseException, location: Location) -> tuple[str, str]:

@@ -129,7 +129,11 @@ def is_of_library(filename: str, location: Location) -> bool:
 
 
 def _is_in_package(filename: str, name: str) -> bool:
-    return any(filename.startswith(f"{folder}/") for folder in getattr(sys.modules.get(name), "__path__", ()))
+    module = sys.modules.get(name)
+    folders = getattr(module, "__path__", None)
+    if folders is None:
+        return module is not None and filename == getattr(module, "__file__", None)
+    return any(filename.startswith(f"{folder}/") for folder in folders)
 
 
 def _is_of(module: ModuleType, location: Location) -> bool:

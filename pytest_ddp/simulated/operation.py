@@ -45,8 +45,8 @@ class Launch:
     ready: bool = False
     landed: bool = False
     waited: bool = False
-    source: int = -1
     partner: "Launch | None" = field(default=None, repr=False)
+    source: int = -1
     error: Exception | None = None
     writes: Writes = field(default_factory=list)
     when_landed: list[Callable[[], None]] = field(default_factory=list)

@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch.distributed as dist
 
 from pytest_ddp.simulated.guard import BufferGuard
-from pytest_ddp.simulated.network import Event, Network
+from pytest_ddp.simulated.network import Event, Network, Watch
 from pytest_ddp.simulated.problems import Problem, ProblemFound, RankStopped
 from pytest_ddp.simulated.process_group import SimulatedGroup
 from pytest_ddp.simulated.process_state import ProcessState
@@ -105,11 +105,12 @@ class SimulatedWorld:
         faults: Sequence[Any] = (),
         *,
         backwards: bool = False,
+        watch: Watch | None = None,
     ) -> Simulation:
         """Call a function with its rank on each rank; see `simulate`. With `backwards`, the last rank begins."""
         network, scheduler = self._network, self._scheduler
         simulation = Simulation([None] * self.size)
-        network.begin(faults)
+        network.begin(faults, watch)
         bodies = [partial(self._run_rank, simulation, function, rank) for rank in range(self.size)]
         scheduler.run(bodies, schedule or Recorded(), backwards=backwards)
         network.check_the_end()

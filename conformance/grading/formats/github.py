@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from conformance.grading.events import Event, Listener, Reports, SubmissionEnded
 from conformance.grading.report import Report
 
-_MOST = 10  # GitHub shows no more of a step
+MOST = 10  # GitHub shows no more of a step
 
 
 def in_actions() -> bool:
@@ -52,7 +52,7 @@ class InActions:
 def annotations(report: Report) -> Iterator[str]:
     """Yield a command for each core check that failed, ten at most, or for why the submission was not graded."""
     if report.not_graded_because:
-        yield _command("error", report.submission, report.not_graded_because)
+        yield annotation("error", report.submission, report.not_graded_because)
         return
     failed = [
         (f"{report.submission}: {component.name}: {check.id}", "\n".join(check.explanation))
@@ -60,11 +60,17 @@ def annotations(report: Report) -> Iterator[str]:
         for check in component.core
         if check.status in {"failed", "error", "not_gradable"}
     ]
-    yield from (_command("error", *one) for one in failed[:_MOST])
+    yield from (annotation("error", *one) for one in failed[:MOST])
 
 
-def _command(kind: str, title: str, message: str) -> str:
-    return f"::{kind} title={_escaped(title).replace(':', '%3A').replace(',', '%2C')}::{_escaped(message)}"
+def annotation(kind: str, title: str, message: str, *, file: str = "", line: int = 0) -> str:
+    """Return the command that shows a message in the summary of a run; with a file, also at a line of it."""
+    place = f"file={_property(file)},line={line}," if file else ""
+    return f"::{kind} {place}title={_property(title)}::{_escaped(message)}"
+
+
+def _property(text: str) -> str:
+    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _escaped(text: str) -> str:

@@ -1,109 +1,98 @@
 """`conformance.verify` in a test file of a library: its items, and how each ends."""
 
-from contextlib import nullcontext
+import subprocess
+import sys
 
 import pytest
 
-import conformance.library.verify  # noqa: F401  an inner run would import it and forget it
-from conformance.execution.fork_servers import ForkServers
+from conformance import Claims
 
-LIBRARY = """
-import torch.distributed as dist
-from torch import nn
-
-class Wrapped(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        for tensor in (*module.parameters(), *module.buffers()):
-            dist.broadcast(tensor.data, src=0)
-
-    def forward(self, *inputs, **options):
-        return self.module(*inputs, **options)
-
-def average(wrapped, optimizer):
-    for p in wrapped.parameters():
-        if p.grad is not None:
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
-
-def summed(wrapped, optimizer):
-    for p in wrapped.parameters():
-        if p.grad is not None:
-            dist.all_reduce(p.grad)
-"""
-SUITE = """
-import conformance
-
-test_conformance = conformance.verify(wrap="mylib:Wrapped", after_backward="mylib:average", {more})
-"""
-AVERAGED = "ddp-gradients_averaged"
-
-
-@pytest.fixture
-def run_library(pytester: pytest.Pytester, launcher: ForkServers, monkeypatch: pytest.MonkeyPatch):
-    """Run the suite of a library in this process, on ranks from the session's fork servers."""
-    monkeypatch.setattr("conformance.library.hold.fork_servers", lambda: nullcontext(launcher))
-    pytester.makepyfile(mylib=LIBRARY)
-
-    def run(suite: str, *arguments: str, known: str = "", world_size=2) -> pytest.RunResult:
-        pytester.makepyfile(test_mylib=suite)
-        pytester.path.joinpath("known_failures.txt").write_text(known)
-        return pytester.runpytest_inprocess("-p", "no:cacheprovider", f"--ddp-world-size={world_size}", *arguments)
-
-    return run
+AVERAGED, UNTOUCHED = "ddp-gradients_averaged", "ddp-arguments_stay"
 
 
 def test_each_check_is_an_item_that_can_be_selected(run_library):
-    run = run_library(SUITE.format(more=""), "-v", "-k", AVERAGED)
+    run = run_library("-v", "-k", AVERAGED)
     run.assert_outcomes(passed=1, deselected=run.parseoutcomes()["deselected"])
     run.stdout.fnmatch_lines(["test_mylib.py::test_conformance[[]ddp-gradients_averaged[]] PASSED*"])
 
 
 def test_a_failure_that_is_not_listed_fails_with_its_cause_and_how_to_repeat_it(run_library):
-    run = run_library(SUITE.format(more="").replace("average", "summed"), "-k", AVERAGED)
+    run = run_library("-k", AVERAGED, after_backward="mylib:summed")
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     said = run.stdout.str()
     assert "summed, not averaged" in said
+    assert "Smallest scenario: Scenario(" in said
     again = 'To repeat it: pytest "test_mylib.py::test_conformance[ddp-gradients_averaged]" --ddp-seed=0'
     assert f"{again} --ddp-world-size=2" in said
 
 
-LISTED = SUITE.format(more='known_failures="known_failures.txt"')
-
-
 def test_a_failure_that_is_listed_is_expected(run_library):
     known = "# by design\nddp gradients_averaged it sums\n"
-    run = run_library(LISTED.replace("average", "summed"), "-rx", "-k", AVERAGED, known=known)
+    run = run_library("-rx", "-k", AVERAGED, after_backward="mylib:summed", known=known)
     assert run.parseoutcomes()["xfailed"] == 1
     run.stdout.fnmatch_lines(["XFAIL *ddp-gradients_averaged* known failure: it sums"])
 
 
-def test_a_listed_check_that_passes_fails_with_the_line_to_delete(run_library):
-    run = run_library(LISTED, "-k", AVERAGED, known="# by design\nddp gradients_averaged it sums\n")
+def test_a_regression_in_an_extended_property_fails_and_so_does_one_that_is_mended(run_library):
+    run = run_library("-k", UNTOUCHED, wrap="mylib:WithGradients")
     assert run.ret == pytest.ExitCode.TESTS_FAILED
-    said = run.stdout.str()
-    assert "This check passes, and known_failures.txt lists it as a known failure. Delete line 2:" in said
-    assert "    ddp gradients_averaged it sums" in said
+    assert "had a gradient already right after wrapping; expected None." in run.stdout.str()
+    known = "ddp arguments_stay gradients are made at once\n"
+    run = run_library("-k", UNTOUCHED, wrap="mylib:WithGradients", known=known)
+    assert run.parseoutcomes()["xfailed"] == 1
+    run = run_library("-k", UNTOUCHED, known=known)
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    mended = "This check passes, and known_failures.txt lists it as a known failure. Delete line 1: "
+    assert f"{mended}ddp arguments_stay gradients are made at once" in run.stdout.str()
+
+
+def test_what_is_not_claimed_is_skipped_with_the_claim_as_the_reason(run_library):
+    run = run_library("-rs", "-k", "initial_broadcast", claims=Claims(broadcasts="never"))
+    assert run.parseoutcomes()["skipped"] == 1
+    run.stdout.fnmatch_lines(["SKIPPED *: ddp initial_broadcast: claimed is broadcasts='never'"])
+
+
+def test_both_hold_a_wrapper_and_an_optimizer_together(run_library):
+    zero = {"sharded": "torch.distributed.optim:ZeroRedundancyOptimizer"}
+    run = run_library("--collect-only", "-q", **zero)
+    assert {line.partition("[")[2].partition("-")[0] for line in run.outlines if "[" in line} == {
+        *("ddp", "sharded_optimizer", "both")
+    }
+    assert "[both-" not in run_library("--collect-only", "-q", both=False, **zero).stdout.str()
+    assert run_library("-k", "both-training_equals", **zero).parseoutcomes()["passed"] == 1
 
 
 @pytest.mark.parametrize(
-    ("known", "words"),
+    ("given", "words"),
     [
-        (
-            "ddp gradients_averagd why",
-            "ddp has no check `gradients_averagd`. Is `gradients_averaged` meant? Correct or",
-        ),
-        ("fsdp nothing_grows why", "`fsdp` is not verified here; verified are ddp. Correct or delete the line."),
-        ("\nddp gradients_averaged", "line 2: `ddp gradients_averaged` has no reason. Write one behind it: "),
-        (
-            "ddp trains[buffers] a\nddp no_sync b\nddp no_sync c",
-            "line 3: `ddp no_sync` is in line 2 already. Delete one of",
-        ),
+        ({"wrap": "mylib:not_written"}, 'mylib.py", line 32, in not_written'),
+        ({"wrap": "mylib:Missing"}, "module 'mylib' has no attribute 'Missing'"),
+        ({"world_size": 1}, "--ddp-world-size=1: a single rank has nothing to synchronise; give 2 or more"),
     ],
 )
-def test_a_wrong_line_is_an_error_at_collection(run_library, known, words):
-    run = run_library(LISTED, "--collect-only", known=known)
-    assert run.ret == pytest.ExitCode.INTERRUPTED
+def test_functions_that_cannot_be_used_fail_each_item(run_library, given, words):
+    run = run_library("-k", "ddp-runs_to_the_end", **given)
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
     assert words in run.stdout.str()
-    assert "Traceback" not in run.stdout.str()
+
+
+def test_an_exception_on_purpose_is_a_refusal_where_a_property_is_extended(run_library):
+    run = run_library("-rs", "-k", "ddp-trains[float64]", wrap="mylib:no_float64")
+    assert run.parseoutcomes()["skipped"] == 1
+    run.stdout.fnmatch_lines(["SKIPPED *: ddp trains[[]float64[]]: refused, as it may be: TypeError: no float64"])
+
+
+@pytest.mark.long
+def test_workers_of_xdist_have_the_same_items_and_one_report(library, tmp_path):
+    (tmp_path / "mylib.py").write_text(library)
+    suite = 'conformance.verify(wrap="mylib:WithGradients", after_backward="mylib:average", known_failures="known.txt")'
+    (tmp_path / "test_mylib.py").write_text(f"import conformance\n\ntest_conformance = {suite}\n")
+    (tmp_path / "known.txt").write_text("ddp runs_to_the_end no more\n")
+    options = ["-n", "2", "--ddp-world-size=2", "--ddp-seed=3", "--update-known-failures"]
+    chosen = "runs_to_the_end or arguments_stay or gradients_averaged"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", chosen, *options]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert run.returncode == pytest.ExitCode.OK, run.stdout + run.stderr
+    assert "known.txt: 1 lines added, 1 deleted." in run.stdout
+    listed = [line for line in (tmp_path / "known.txt").read_text().splitlines() if not line.startswith("#")]
+    assert [line.split()[:2] for line in listed] == [["ddp", "arguments_stay"]]
