@@ -35,7 +35,7 @@ def run(payload: bytes) -> bytes:
 def _carry_out(tasks: Sequence[Task]) -> list[Answer]:
     """Run the exercise on simulated ranks; raise the first problem, or what the first rank raised."""
     copies = _copies(tasks[0], len(tasks))
-    with noticing() as used, SimulatedWorld(len(tasks), on_switch=copies.switch, guarded=False) as world:
+    with noticing() as used, SimulatedWorld(len(tasks), on_switch=copies.switch) as world:
         seen = world.run(lambda rank: exercise(tasks[rank], copies.adapters(rank)), faults=[_tell])
     _raise_for(seen)
     told = {"stubbed": sorted(stand_ins.used), "borrowed": sorted(used)}

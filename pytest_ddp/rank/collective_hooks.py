@@ -120,7 +120,8 @@ def install() -> None:
     def make_recorded_group(*args: Any, **keywords: Any) -> Any:
         with connections_of_group():
             made = make_group(*args, **keywords)
-        if (group := new_group_in(made)) is not None:
+        group = new_group_in(made)
+        if group is not None and not hasattr(group, "network"):  # a simulation sees the operations of its groups itself
             _add_group(group, ranks_of_new_group(args, keywords))
         return made
 

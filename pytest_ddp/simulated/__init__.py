@@ -22,12 +22,13 @@ from pytest_ddp.simulated.problems import (
     WriteInFlight,
 )
 from pytest_ddp.simulated.reductions import Reduction
-from pytest_ddp.simulated.schedule import Option, Recorded, Schedule
+from pytest_ddp.simulated.schedule import Clamped, Option, Recorded, Schedule
 from pytest_ddp.simulated.simulation import simulate
 from pytest_ddp.simulated.world import BACKEND, SimulatedWorld, Simulation
 
 __all__ = [
     "BACKEND",
+    "Clamped",
     "Deadlock",
     "Event",
     "Launch",

@@ -12,7 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.observed.recording.call_site import caller
-from pytest_ddp.simulated.diagnosis import at_the_end, deadlock, gaps, lost_peer, mismatch, shared
+from pytest_ddp.simulated.diagnosis import at_the_end, deadlock, gaps, mismatch, shared
 from pytest_ddp.simulated.mailbox import Mailbox
 from pytest_ddp.simulated.operation import Key, Launch, compute_collective, compute_message, write
 from pytest_ddp.simulated.problems import PeerLost, Problem, RankStopped
@@ -254,10 +254,9 @@ class Network:
 
     def stuck(self) -> None:
         """No rank can go on: end those that wait for ranks that have failed, or report a deadlock."""
-        ranks, unmatched = self.scheduler.ranks, self._unmatched()
-        lost, problem = deadlock(ranks, unmatched)
-        for rank in lost:
-            rank.interrupt = PeerLost(lost_peer(rank, ranks, unmatched))
+        lost, problem = deadlock(self.scheduler.ranks, self._unmatched())
+        for rank, text in lost.items():
+            rank.interrupt = PeerLost(f"Connection closed by peer: {text}")
             self.scheduler.make_ready(rank)
         if not lost:
             self.scheduler.report(problem)
