@@ -77,6 +77,8 @@ def distributed(
     observe: bool | None = None,
     group: bool | None = None,
     nodes: int | None = None,
+    schedule: Any = None,
+    faults: Any = None,
 ) -> Distributed: ...
 
 
@@ -92,13 +94,16 @@ def distributed(function: Any = None, /, **options: Any) -> Any:
         function: the test, class or fixture, if `@distributed` is written without parentheses.
         **options: the keywords that follow.
         world_size: number of ranks; a list runs the test once per size. Default: `--ddp-world-size`.
-        backend: "gloo", "nccl", "mpi" or "ucc". Default: `--ddp-backend`, else gloo on CPU and NCCL on CUDA.
+        backend: "gloo", "nccl", "mpi" or "ucc"; "sim" for simulated ranks. Default: `--ddp-backend`, else gloo
+            on CPU and NCCL on CUDA.
         device: "cpu", "cuda", or "auto" for CUDA if there are enough GPUs. Default: `--ddp-device`.
         timeout: seconds that setup, call and teardown may each take. Default: `--ddp-timeout`.
         isolation: "warm" (default) reuses rank processes from test to test; "process" starts new ones for this test.
         observe: True records every operation of the process groups of the test; see `ddp.collectives`.
         group: False gives the ranks no default process group, for a test that calls `init_process_group` itself.
         nodes: the number of nodes that the ranks must be on; other runs than those on several nodes skip the test.
+        schedule: of simulated ranks: `pytest_ddp.strategies.schedules()`, or choices to replay such as "12:1,16:2".
+        faults: of simulated ranks: what happens to their operations, or a strategy that draws it.
 
     Raises:
         UsageError: for an invalid value, or an option that does not exist.

@@ -127,6 +127,61 @@ def has_set_up(session: pytest.Session) -> bool:
     return bool(session._setupstate.stack)
 
 
+class SetUpState:
+    """What pytest keeps once in a session, for a process in which several ranks are set up.
+
+    An object holds the state of one rank while another one runs: which nodes are set up, the test's attributes and
+    stash, the values of fixtures, the fixture that captures, and the log records.
+    """
+
+    def __init__(self, session: pytest.Session) -> None:
+        self._setup = type(session._setupstate)()
+        self._fixtures: dict[Any, tuple[Any, list[Any]]] = {}
+        self._attributes: dict[str, Any] | None = None
+        self._capturing: Any = None
+        self._logs: list[tuple[Any, ...]] = []
+
+    def begin(self, item: pytest.Item) -> None:
+        """Begin a test with the attributes and the stash that it was collected with, and an instance of its own."""
+        stash = pytest.Stash()
+        stash._storage.update(item.stash._storage)
+        own = {name: list(value) for name, value in vars(item).items() if isinstance(value, list)}
+        self._attributes = {**vars(item), **own, "stash": stash}
+        if self._attributes.get("_instance") is not None:
+            del self._attributes["_instance"], self._attributes["_obj"]
+
+    @property
+    def has_set_up(self) -> bool:
+        """Whether the rank is still set up."""
+        return bool(self._setup.stack)
+
+    def swap(self, session: pytest.Session, item: Any, fixtures: "dict[Any, None]") -> None:
+        """Exchange this state and the current one; `fixtures` are the definitions that have values now, changed too."""
+        now = {one: (one.cached_result, one._finalizers) for one in fixtures if one.cached_result or one._finalizers}
+        for one in now:
+            one.cached_result, one._finalizers = None, []
+        for one, (result, finalizers) in self._fixtures.items():
+            one.cached_result, one._finalizers = result, finalizers
+        fixtures.clear()
+        fixtures.update(dict.fromkeys(self._fixtures))
+        self._fixtures = now
+        session._setupstate, self._setup = self._setup, session._setupstate
+        if item is not None and self._attributes is not None:
+            self._attributes, item.__dict__ = vars(item), self._attributes
+        self._swap_captured(session.config)
+
+    def _swap_captured(self, config: pytest.Config) -> None:
+        capture = config.pluginmanager.get_plugin("capturemanager")
+        if capture is not None:
+            self._capturing, capture._capture_fixture = capture._capture_fixture, self._capturing
+        plugin = config.pluginmanager.get_plugin("logging-plugin")
+        handlers = [plugin.caplog_handler, plugin.report_handler] if plugin else []
+        now = [(handler.records, handler.stream, handler.level) for handler in handlers]
+        for handler, (records, stream, level) in zip(handlers, self._logs, strict=False):
+            handler.records, handler.stream, handler.level = records, stream, level
+        self._logs = now
+
+
 # Fixtures and parameters
 
 

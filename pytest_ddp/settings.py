@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddp.errors import UsageError
+from pytest_ddp.schedule_text import parse_schedule
 
 if TYPE_CHECKING:
     import pytest
 
 DEVICES = ("cpu", "cuda", "auto")
-BACKENDS = ("gloo", "nccl", "mpi", "ucc")
+SIMULATED = "sim"
+BACKENDS = ("gloo", "nccl", "mpi", "ucc", SIMULATED)
 LEAKS = ("warn", "error", "off")
 LAUNCHERS = ("here", "ray")
 
@@ -37,6 +39,7 @@ class Settings:
         ray_ranks: how many ranks each Ray node has; one number for each node.
         ray_address: the address of the Ray cluster; None for the one that Ray finds.
         adopt: the names of base classes of other harnesses; tests of classes derived from them run on ranks.
+        schedule: the choices of the schedule for every test on simulated ranks; None leaves them to the tests.
     """
 
     world_size: tuple[int, ...] = (2,)
@@ -54,6 +57,7 @@ class Settings:
     ray_ranks: tuple[int, ...] = ()
     ray_address: str | None = None
     adopt: tuple[str, ...] = ()
+    schedule: tuple[int, ...] | None = None
 
     @classmethod
     def read(cls, look_up: Callable[[str], tuple[str, str] | None]) -> "Settings":
@@ -155,7 +159,10 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
 # The parser and the help of each setting.
 _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "world_size": (parse_world_sizes, "ranks of a test that sets none; 1,2,4 runs it once per size (default: 2)"),
-    "backend": (_one_of(BACKENDS), "torch.distributed backend (default: gloo on CPU, nccl on CUDA)"),
+    "backend": (
+        _one_of(BACKENDS),
+        "torch.distributed backend; sim simulates ranks (default: gloo on CPU, nccl on CUDA)",
+    ),
     "device": (_one_of(DEVICES), "cpu, cuda, or auto for CUDA if there are enough GPUs (default: cpu)"),
     "timeout": (_parse_timeout, "seconds that each of setup, call and teardown may take (default: 60)"),
     "seed": (_parse_count, "integer from which the seeds of all tests are derived (default: 0)"),
@@ -174,5 +181,6 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
         "ranks on each Ray node: 4,4 for 8 ranks on two nodes (default: one node, with the largest --ddp-world-size)",
     ),
     "ray_address": (str, "address of the Ray cluster (default: the one that Ray finds; else Ray is started here)"),
+    "schedule": (parse_schedule, "replay these choices of the schedule on simulated ranks, such as 12:1,16:2"),
     "strict": (_parse_flag, "fail distributed tests that this machine cannot run, instead of skipping them"),
 }

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.autograd import Variable, graph
 from torch.distributed import ProcessGroup, Store, distributed_c10d
 from torch.distributed.distributed_c10d import GroupName
+from torch.utils import _python_dispatch
 
 _C: Any = torch._C
 
@@ -182,6 +183,38 @@ def forget_groups() -> None:
 # Autograd and tensors
 
 no_python_dispatch: Callable[[], AbstractContextManager[None]] = _C._DisableTorchDispatch
+
+
+def add_first_mode(mode: Any) -> None:
+    """Add a TorchDispatchMode below all others of this thread, unless it is there; they may come and go above it."""
+    if not _has_mode(mode):
+        others = [_C._pop_torch_dispatch_stack(None) for _ in range(_C._len_torch_dispatch_stack())]
+        for one in (mode, *reversed(others)):
+            _C._push_on_torch_dispatch_stack(one)
+
+
+def remove_mode(mode: Any) -> None:
+    """Remove a TorchDispatchMode from those of this thread, if it is there."""
+    if _has_mode(mode):
+        modes = [_C._pop_torch_dispatch_stack(None) for _ in range(_C._len_torch_dispatch_stack())]
+        for one in reversed(modes):
+            if one is not mode:
+                _C._push_on_torch_dispatch_stack(one)
+
+
+def _has_mode(mode: Any) -> bool:
+    return any(_C._get_dispatch_stack_at(index) is mode for index in range(_C._len_torch_dispatch_stack()))
+
+
+@contextmanager
+def dispatch_flags_kept() -> Iterator[None]:
+    """Restore what torch notes of modes in this process; it is wrong after modes of different threads overlap."""
+    names = [name for name in vars(_python_dispatch) if name.startswith("_is_in_")]
+    before = {name: getattr(_python_dispatch, name) for name in names}
+    try:
+        yield
+    finally:
+        vars(_python_dispatch).update(before)
 
 
 def written_arguments(operation: Any) -> frozenset[int | str] | None:

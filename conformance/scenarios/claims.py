@@ -24,6 +24,11 @@ _OF_BRANCH: dict[Branch, Unused] = {
     "used_in_odd_steps": "on_all_ranks",
     "used_in_first_micro_batch": "on_all_ranks",
 }  # others: on some ranks
+_WHERE: dict[Unused, str] = {
+    "on_any_rank": "on some ranks",
+    "on_all_ranks": "in some steps",
+    "in_all_steps": "in any step",
+}
 _STARTS = "initial_broadcast"
 _BUFFERS = "trains[buffers]"
 _OVERLAPS = "overlaps_backward"
@@ -116,7 +121,7 @@ class Claims:
             return f"claimed are optimizers={self.optimizers!r}, without {drawn.optimizer.kind}"
         needed = _unused(drawn)
         if _UNUSED.index(needed) < _UNUSED.index(self.unused):
-            return f"claimed is unused={self.unused!r}, and a parameter has no gradient {needed.replace('_', ' ')}"
+            return f"claimed is unused={self.unused!r}, and a parameter has no gradient {_WHERE[needed]}"
         return ""
 
 

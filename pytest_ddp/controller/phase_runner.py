@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from pytest_ddp.controller.group_scope import GroupScope, GroupScopes
 from pytest_ddp.controller.planner import Planner
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.given.failures import Bugs
-from pytest_ddp.given.items import ExampleRanks, is_given
+from pytest_ddp.given.items import ExampleRanks, draws, is_given
 from pytest_ddp.items import node_id
 from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised
@@ -53,6 +54,7 @@ class PhaseRunner:
     _test: RunTest | None = None
     _timeout: float = 0.0
     _failed: bool = False
+    _schedule: Any = None
 
     def take_over(self, item: pytest.Item) -> None:
         """Let the phases of a test run on ranks instead of here."""
@@ -76,24 +78,26 @@ class PhaseRunner:
             failure = str(error)
         if failure:  # outside of the handler, so that pytest does not print it twice
             pytest.fail(failure, pytrace=False)
-        self._timeout, self._failed = run.timeout, False
+        self._timeout, self._failed, self._schedule = run.timeout, False, run.schedule
         self._test = RunTest(_item_id(item), self.new_shared_path())
         item.addfinalizer(partial(self._teardown, item))
         self._run(item, "setup", RUN_TEST, self._test.encode())
 
     def _call(self, item: pytest.Item) -> None:
         __tracebackhide__ = True
-        if is_given(item):
+        if is_given(item) or draws(self._schedule):
             self._run_examples(item)
         else:
-            self._run(item, "call", PROCEED, Proceed("call").encode())
+            self._run(item, "call", PROCEED, Proceed("call", schedule=self._schedule or ()).encode())
 
     def _run_examples(self, item: pytest.Item) -> None:
         from pytest_ddp.given.dispatch import run_examples  # noqa: PLC0415  imports Hypothesis
 
         __tracebackhide__ = True
         scope, setup = self._current(), self._test.encode() if self._test else b""
-        ranks = ExampleRanks(scope.pool, scope.group, self._timeout, setup, Proceed("teardown").encode())
+        ranks = ExampleRanks(
+            scope.pool, scope.group, self._timeout, setup, Proceed("teardown").encode(), self._schedule
+        )
         outcomes, bugs = run_examples(item, ranks)
         if bugs is not None:
             item.stash[bugs_key] = bugs
@@ -129,7 +133,7 @@ class PhaseRunner:
         scope = self._current()
         item.stash[result_key] = result = PhaseResult.of(outcomes, scope.world)
         self._failed = self._failed or bool(failures(outcomes))
-        if self.debugger:
+        if self.debugger and not scope.world.simulated:
             self.debugger.after_phase(item, when, scope.group, result)
         return result
 

@@ -10,7 +10,7 @@ from pytest_ddp.controller.debugger import NO_TRACE
 from pytest_ddp.controller.group_scope import GroupScope
 from pytest_ddp.errors import LackError, UsageError
 from pytest_ddp.given.items import check_hypothesis
-from pytest_ddp.items import is_distributed, request_of
+from pytest_ddp.items import is_adopted, is_distributed, request_of
 from pytest_ddp.planning.plan import Machine, Plan, Refuse, RunOnRanks, Skip, lack, plan
 from pytest_ddp.planning.request import Request
 from pytest_ddp.settings import Settings
@@ -18,6 +18,10 @@ from pytest_ddp.settings import Settings
 NO_WINDOWS = (
     "distributed tests do not run on Windows: ranks share sockets, files and signals with pytest as Linux and macOS "
     "have them. Run pytest in WSL (Windows Subsystem for Linux); plain tests run here"
+)
+_ADOPTED = (
+    "the harness of an adopted class (ddp_adopt) is replaced on real ranks only: run the test on another backend than "
+    '"sim"'
 )
 _positions = pytest.StashKey[dict[pytest.Item, int]]()
 
@@ -49,7 +53,9 @@ class Planner:
         """Return what will be decided; the latest plan is kept, because the test before asks for it too."""
         if self._latest is None or self._latest[0] is not item:
             try:
-                self._latest = item, self.plan_request(request_of(item, self.settings))
+                decision = self.plan_request(request_of(item, self.settings))
+                refused = is_adopted(item) and isinstance(decision, RunOnRanks) and decision.world.simulated
+                self._latest = item, Refuse(_ADOPTED) if refused else decision
             except LackError as error:
                 self._latest = item, lack(self.settings, str(error))
             except UsageError as error:

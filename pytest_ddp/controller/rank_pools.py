@@ -16,7 +16,7 @@ from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import GROUP_TIMEOUT_MARGIN
 from pytest_ddp.pool.launcher import ForkLauncher, launcher_for, shared_launcher
 from pytest_ddp.pool.pool import RankPool
-from pytest_ddp.protocol.targets import HOST
+from pytest_ddp.protocol.targets import HOST, SIMULATED_HOST
 from pytest_ddp.reporting.run_summary import Summary
 from pytest_ddp.settings import Settings
 
@@ -45,13 +45,19 @@ class RankPools:
 
     def of(self, world: World) -> RankPool:
         """Return the pool for a world; raise LaunchError if this run's ranks cannot be configured."""
-        key = (world.device, *(self.job.layout(world) if self.job else ()))
+        job = None if world.simulated else self.job
+        key = (world.simulated, world.device, *(job.layout(world) if job else ()))
         if key not in self._pools:
             capture = self.config.getoption("capture", "no") != "no"
             body = cloudpickle.dumps(session_start(self.config, self.settings))
-            options = {"host": HOST, "host_body": body, "capture": capture, "counts": self.summary.ranks}
+            options = {
+                "host": SIMULATED_HOST if world.simulated else HOST,
+                "host_body": body,
+                "capture": capture,
+                "counts": self.summary.ranks,
+            }
             options["timeout_margin"] = self.timeout_margin
-            start = partial(self.job.pool, world) if self.job else partial(RankPool, launcher_for(world.device))
+            start = partial(job.pool, world) if job else partial(RankPool, launcher_for(world.device))
             self._pools[key] = start(**options)
         return self._pools[key]
 

@@ -70,7 +70,7 @@ class Leases:
             ) as gpus:
                 yield replace(world, gpus=tuple(gpus[rank % len(gpus)] for rank in range(world.size)))
         else:
-            with self._slots_of(self.folder, "core", machine.cores).take(min(world.size, machine.cores)):
+            with self._slots_of(self.folder, "core", machine.cores).take(min(world.processes, machine.cores)):
                 yield world
 
     def close(self) -> None:

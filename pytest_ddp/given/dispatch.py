@@ -8,26 +8,30 @@ the dispatcher raises an exception whose type identifies the bug.
 import functools
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
 import cloudpickle
 import pytest
-from hypothesis import event, note, target
+from hypothesis import HealthCheck, event, given, note, settings, target
 from hypothesis.errors import DeadlineExceeded, Flaky, UnsatisfiedAssumption
+from hypothesis.strategies import SearchStrategy
 
 from pytest_ddp.errors import LaunchError, PytestDDPError, UsageError
 from pytest_ddp.given.failures import Bugs, ExampleFailed, example_failure
 from pytest_ddp.given.hypothesis_internals import (
     DRAWS_IN_BODY,
+    add_to_key,
     current_choices,
+    draw,
     drawn_names,
     is_final_example,
     seed_of_random_module,
     without_tracing,
 )
-from pytest_ddp.given.items import ExampleRanks
+from pytest_ddp.given.items import ExampleRanks, is_given
 from pytest_ddp.outcomes.failure import failures, summary
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped, TimedOut
 from pytest_ddp.protocol.phases import ExampleReport
@@ -45,12 +49,10 @@ def run_examples(item: Any, ranks: ExampleRanks) -> tuple[Sequence[Outcome], Bug
         PytestDDPError: when the test could not be set up again for the next example.
     """
     __tracebackhide__ = True
-    dispatcher, handle = _Dispatcher(ranks), item.obj.hypothesis
-    with pytest.MonkeyPatch.context() as patch, without_tracing():
-        patch.setattr(handle, "inner_test", _dispatching(handle, dispatcher))
+    dispatcher = _Dispatcher(ranks)
+    with _example_test(item, dispatcher) as test, without_tracing():
         try:
-            known = parameters(item)
-            item.obj(**{name: known.get(name, _Placeholder()) for name in argument_names(item)})
+            test()
         except _NoMoreExamples as end:
             error = end.args[0]
             if isinstance(error, UsageError):
@@ -72,6 +74,33 @@ def run_examples(item: Any, ranks: ExampleRanks) -> tuple[Sequence[Outcome], Bug
     return dispatcher.outcomes, None
 
 
+@contextmanager
+def _example_test(item: Any, dispatcher: "_Dispatcher") -> Iterator[Callable[[], None]]:
+    """Give the test of Hypothesis that calls the dispatcher: the item's own, or one that draws only a schedule."""
+    if not is_given(item):
+        yield _schedule_test(item, dispatcher)
+        return
+    handle, known = item.obj.hypothesis, parameters(item)
+    arguments = {name: known.get(name, _Placeholder()) for name in argument_names(item)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handle, "inner_test", _dispatching(handle, dispatcher))
+        yield functools.partial(item.obj, **arguments)
+
+
+def _schedule_test(item: Any, dispatcher: "_Dispatcher") -> Callable[[], None]:
+    """Return a test that draws schedules; it has no deadline, because an example runs on many ranks."""
+
+    def dispatch(schedule: Sequence[int]) -> None:
+        __tracebackhide__ = True
+        dispatcher.run({}, schedule)
+
+    dispatch.__name__ = dispatch.__qualname__ = item.originalname
+    add_to_key(dispatch, item.nodeid)
+    unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    test: Callable[[], None] = unhurried(given(schedule=dispatcher.ranks.schedule)(dispatch))
+    return test
+
+
 class _RanksSkipped(SkippedTest):
     """Every rank skipped; Hypothesis does not take pytest's skip for a failing example."""
 
@@ -89,10 +118,10 @@ class _Dispatcher:
     _last_failure: ExampleFailed | None = None  # after which no example can be run
     _last_choices: object = None
 
-    def run(self, arguments: dict[str, Any]) -> None:
+    def run(self, arguments: dict[str, Any], schedule: Sequence[int] | None = None) -> None:
         """Run one example; return if it passed on every rank."""
         __tracebackhide__ = True
-        body = _pickled(arguments)
+        body = _pickled(arguments, self._drawn_schedule() if schedule is None else schedule)
         choices = current_choices() or body
         if self._last_failure is not None:
             raise self._last_failure if choices == self._last_choices else UnsatisfiedAssumption("no ranks are left")
@@ -106,6 +135,15 @@ class _Dispatcher:
         if error is not None:
             self._prepare_next(error, choices)
             raise error
+
+    def _drawn_schedule(self) -> Sequence[int]:
+        """Return the schedule of the example: draw it if the test has a strategy for it."""
+        wanted = self.ranks.schedule
+        if not isinstance(wanted, SearchStrategy):
+            return wanted or ()
+        schedule: Sequence[int] = draw(wanted)
+        note(f"schedule={schedule!r}")
+        return schedule
 
     def _error(self, reports: Mapping[int, ExampleReport]) -> BaseException | None:
         rejected = [report.rejected for report in reports.values() if report.rejected is not None]
@@ -187,10 +225,10 @@ class _Placeholder:
         return "..."
 
 
-def _pickled(arguments: dict[str, Any]) -> bytes:
+def _pickled(arguments: dict[str, Any], schedule: Sequence[int]) -> bytes:
     """Pickle the arguments, for all ranks alike; name the one that draws in the test's body, or cannot be pickled."""
     try:
-        return _pickle(arguments)
+        return _pickle(arguments, schedule)
     except Exception:  # pickling a foreign object may raise anything
         for name, value in arguments.items():
             _check(name, value)
@@ -231,8 +269,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         return super().reducer_override(found)
 
 
-def _pickle(value: Any) -> bytes:
-    """Return a pickle of a value, and then one of the seed that `st.random_module()` drew, or None.
+def _pickle(value: Any, schedule: Sequence[int] = ()) -> bytes:
+    """Return a pickle of a value, one of the seed that `st.random_module()` drew, or None, and one of the schedule.
 
     Each rank seeds itself. Classes and functions of test modules are pickled by name: ranks collect the same files.
     """
@@ -240,4 +278,5 @@ def _pickle(value: Any) -> bytes:
     pickler = _Pickler(file)
     pickler.dump(value)
     cloudpickle.dump(pickler.seed, file)
+    cloudpickle.dump(schedule, file)
     return file.getvalue()

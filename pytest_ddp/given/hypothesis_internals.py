@@ -17,6 +17,7 @@ from hypothesis.internal.conjecture.data import ConjectureData
 from hypothesis.internal.entropy import deterministic_PRNG, get_seeder_and_restorer
 from hypothesis.internal.escalation import InterestingOrigin
 from hypothesis.reporting import with_reporter
+from hypothesis.strategies import SearchStrategy
 from hypothesis.strategies._internal.core import RandomSeeder
 from hypothesis.strategies._internal.random import HypothesisRandom
 
@@ -31,6 +32,16 @@ def seed_of_random_module(value: object) -> int | None:
 def current_choices() -> object:
     """Return the choices of which the current example is made, equal for equal examples; empty if it is an @example."""
     return current_build_context().data.choices
+
+
+def draw(strategy: SearchStrategy[Any]) -> Any:
+    """Draw from a strategy in the current example."""
+    return current_build_context().data.draw(strategy)
+
+
+def add_to_key(test: Any, text: str) -> None:
+    """Let a test whose source is that of others have failures of its own in the database."""
+    test._hypothesis_internal_add_digest = text.encode()
 
 
 def is_final_example() -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.items import is_distributed
+from pytest_ddp.outcomes.failure import is_consequence
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.pool.group import RankGroup
 from pytest_ddp.pool.pool import RankPool
@@ -24,6 +25,11 @@ _STATE_MACHINE = (
 def is_given(item: pytest.Item) -> bool:
     """Whether the test is decorated with Hypothesis's `@given`."""
     return hasattr(getattr(item, "obj", None), "hypothesis")
+
+
+def draws(value: object) -> bool:
+    """Whether a value of `@distributed(schedule=...)` is a strategy of Hypothesis."""
+    return hasattr(value, "example")
 
 
 def check_hypothesis(item: pytest.Item) -> None:
@@ -42,6 +48,7 @@ class ExampleRanks:
         timeout: seconds that an example, setup or teardown may take.
         setup: the `RunTest` that sets the test up.
         teardown: the `Proceed` that tears the test and all its fixtures down.
+        schedule: of simulated ranks: the choices of all examples, or a strategy that draws them; None for the default.
     """
 
     pool: RankPool
@@ -49,6 +56,7 @@ class ExampleRanks:
     timeout: float
     setup: bytes
     teardown: bytes
+    schedule: Any = None
 
     def run(self, body: bytes, *, shown: bool) -> list[Outcome]:
         """Run one example.
@@ -64,6 +72,8 @@ class ExampleRanks:
         It cannot if a rank may have an operation in flight, which would match an operation of the next example.
         """
         group = self.group
+        if group.world.simulated:
+            return not group.lost_processes and not any(map(is_consequence, outcomes))
         entered = (one for outcome in outcomes for one in outcome.collectives)
         return not (
             group.lost_processes

@@ -7,6 +7,7 @@ in any example; what the test passes to them is sent to the controller.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from inspect import iscoroutinefunction
 from io import BytesIO
 from types import MethodType, SimpleNamespace
@@ -35,8 +36,13 @@ _first_rng_state = pytest.StashKey[tuple[str, torch.Tensor]]()
 
 def example(body: bytes) -> bytes:
     """Run the current test with pickled arguments; return an `ExampleReport`, or raise a failure that carries one."""
+    *_, schedule = _unpickled(body)
+    return RankPlugin.current.on_ranks(partial(_example, body), schedule)
+
+
+def _example(body: bytes) -> bytes:
     plugin = RankPlugin.current
-    item, run = plugin.item, _ExampleRun(*_unpickled(body))
+    item, run = plugin.item, _ExampleRun(*_unpickled(body)[:2])
     test = item.obj
     _reset_state(item)
     item.obj = run.function(test)
@@ -65,6 +71,8 @@ class _ExampleRun:
 
     def function(self, test: Any) -> Callable[..., None]:
         """Return a function that pytest calls with the fixtures in place of `test`."""
+        if not hasattr(test, "hypothesis"):  # Hypothesis draws its schedule alone
+            return self._plain(test)
         inner = test.hypothesis.inner_test
         if isinstance(test, MethodType):
             inner = MethodType(inner, test.__self__)
@@ -81,6 +89,15 @@ class _ExampleRun:
         run.__wrapped__ = inner  # type: ignore[attr-defined]  # pytest cuts tracebacks at the wrapped function
         return run
 
+    def _plain(self, test: Any) -> Callable[..., None]:
+        def run(**fixtures: Any) -> Any:
+            __tracebackhide__ = True
+            with self._noting_origin():
+                return test(**fixtures)
+
+        run.__wrapped__ = test  # type: ignore[attr-defined]  # as below
+        return run
+
     def encoded(self, phase: bytes) -> bytes:
         """Return the report with pytest's report of the call, as bytes."""
         return replace(self.report, phase=phase).encode()
@@ -90,22 +107,33 @@ class _ExampleRun:
         """Run the body inside an example of Hypothesis, in which nothing can be drawn, and fill the report."""
         started = RunningExample()
         try:
-            with started.running(test, self.seed):
+            with started.running(test, self.seed), self._noting_origin():
                 yield
         except UnsatisfiedAssumption as rejected:
             self.report = replace(self.report, rejected=rejected.reason or "the example was rejected")
-        except BaseException as error:
-            kind = f"{type(error).__module__}:{type(error).__qualname__}"
-            self.report = replace(self.report, origin=origin_of(error), kind=kind)
-            raise
         finally:
             self.report = replace(self.report, notes=started.notes, events=started.events, targets=started.targets)
 
+    @contextmanager
+    def _noting_origin(self) -> Iterator[None]:
+        try:
+            yield
+        except UnsatisfiedAssumption:
+            raise
+        except BaseException as error:
+            shown = RankPlugin.current.shown(error)
+            kind = f"{type(shown).__module__}:{type(shown).__qualname__}"
+            self.report = replace(self.report, origin=origin_of(shown), kind=kind)
+            if shown is error:
+                raise
+            raise shown from None
 
-def _unpickled(body: bytes) -> tuple[dict[str, Any], int | None]:
+
+def _unpickled(body: bytes) -> tuple[dict[str, Any], int | None, tuple[int, ...]]:
+    """Return the arguments, the seed of `st.random_module()`, and the choices of the schedule."""
     file = BytesIO(body)
     try:
-        return cloudpickle.load(file), cloudpickle.load(file)
+        return cloudpickle.load(file), cloudpickle.load(file), cloudpickle.load(file)
     except Exception as error:
         raise UsageError(
             f"the drawn arguments cannot be unpickled on this rank ({type(error).__name__}: {error}): "

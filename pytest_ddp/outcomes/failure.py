@@ -14,6 +14,7 @@ from typing import Any
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss, describe_hang, operation_disagreement, peer_left
 from pytest_ddp.outcomes.outcome import (
+    SIMULATION_ENDED,
     Deadlocked,
     Died,
     Ended,
@@ -29,6 +30,7 @@ from pytest_ddp.outcomes.text_limits import one_line
 from pytest_ddp.planning.world import World, rank_list
 
 _COLLECTIVES_SHOWN = 8
+_GROUPS_SHOWN = 16  # of ranks that ended alike
 _PLACE = re.compile(r'File "[^"]+", line \d+|^\S+:\d+(?=: )', re.MULTILINE)  # as Python writes it, and as pytest does
 _OWN_GROUP = (
     "dist.init_process_group('gloo', init_method=f'file://{ddp.shared_path}/store', rank=ddp.rank, "
@@ -147,15 +149,30 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
     root, disagreement = root_cause(outcomes), _disagreement(outcomes)
     where = f" of {world.size} ({world.backend}, {world.device})" if world else f" of {len(outcomes)}"
     listed_too = disagreement and isinstance(root, Died | Ended)
-    others = _alike((o for o in outcomes if o is not root or listed_too), describe_outcome).values()
+    others = _alike((o for o in outcomes if o is not root or listed_too), describe_outcome)
+    if len(others) > _GROUPS_SHOWN:
+        others = _alike((o for o in outcomes if o is not root or listed_too), _in_short)
     advice = hint(root.message) if isinstance(root, Raised) else None
     lines = [
         disagreement or f"rank {root.rank}{where} {_describe_root(root)}",
-        *(f"{_ranks(alike)}: {describe_outcome(alike[0], several=len(alike) > 1)}" for alike in others),
+        *(f"{_ranks(alike)}: {_describe_all(alike)}" for alike in others.values()),
         *([] if disagreement else describe_hang(outcomes)),
         *([f"hint: {advice}"] if advice else []),
+        *([f"schedule: --ddp-schedule={root.schedule} replays it"] if root.schedule else []),
     ]
     return "\n  ".join(lines)
+
+
+def _in_short(outcome: Outcome) -> str:
+    """Return a line that does not depend on the message of an exception."""
+    return f"raised {failure_origin(outcome)}" if isinstance(outcome, Raised) else describe_outcome(outcome)
+
+
+def _describe_all(alike: Sequence[Outcome]) -> str:
+    """Return one line on several ranks that ended alike, perhaps with different messages."""
+    first = describe_outcome(alike[0], several=len(alike) > 1)
+    same = all(describe_outcome(outcome) == describe_outcome(alike[0]) for outcome in alike)
+    return first if same else f"{first} (on rank {alike[0].rank}; the others alike)"
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -192,6 +209,8 @@ def describe_outcome(outcome: Outcome, *, several: bool = False) -> str:
             state = "stopped by a signal" if outcome.halted else "running"
             return f"{was} still {state} at {its} deadline of {outcome.timeout:g} s" + _last_operation(outcome, it)
         case Stopped():
+            if outcome.because == SIMULATION_ENDED:
+                return f"{was} stopped"
             return f"{was} still running when {outcome.because}, and {was} stopped" + _last_operation(outcome, it)
         case Deadlocked():
             return f"deadlocked: {_wait(outcome.waits, it)}"
@@ -207,6 +226,8 @@ def _death(outcome: Died, was: str = "was", it: str = "it") -> str:
 
 
 def _last_operation(outcome: Outcome, it: str) -> str:
+    if isinstance(outcome, Raised) and outcome.kind.endswith("PeerLost"):  # a simulated rank; its message says where
+        return ""
     if isinstance(outcome, Ended) and outcome.waits:
         return f"; {_wait(outcome.waits, it)}"
     if outcome.collectives:
@@ -250,10 +271,11 @@ def details(outcomes: Iterable[Outcome]) -> list[str]:
     is left out.
     """
     first: dict[str, Failure] = {}
-    for outcome in failures(outcomes):
+    failed = failures(outcomes)
+    for outcome in failed:
         if not peer_left(outcome):
-            key = describe_outcome(outcome) if isinstance(outcome, Raised) else f"rank {outcome.rank}"
-            first.setdefault(key, outcome)
+            text = describe_outcome(outcome) if len(failed) <= _GROUPS_SHOWN else failure_origin(outcome)
+            first.setdefault(text if isinstance(outcome, Raised) else f"rank {outcome.rank}", outcome)
     texts = [
         (outcome.rank, "traceback", outcome.traceback)
         if isinstance(outcome, Raised)

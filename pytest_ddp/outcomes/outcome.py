@@ -6,6 +6,8 @@ from typing import TypeAlias
 
 from pytest_ddp.operations.fingerprint import Fingerprint
 
+SIMULATION_ENDED = "the simulation ended"
+
 
 @dataclass(frozen=True, kw_only=True)
 class _OnRank:
@@ -16,6 +18,7 @@ class _OnRank:
         output: what the rank printed in the run, stdout and stderr.
         collectives: the last operations that the rank entered, oldest first; `str()` of each describes it.
         timeline: the operations of an observed rank as a table, if a rank failed.
+        schedule: the choices of a simulated run as text, unless the run followed the default schedule.
     """
 
     rank: int
@@ -23,6 +26,7 @@ class _OnRank:
     output: str = ""
     collectives: Sequence[Fingerprint] = ()
     timeline: str = ""
+    schedule: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,13 +5,20 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pytest_ddp.planning.nodes import local_ranks, no_nodes, spread
 from pytest_ddp.planning.request import Request
 from pytest_ddp.planning.world import DEFAULT_BACKEND, World
-from pytest_ddp.settings import Settings
+from pytest_ddp.settings import SIMULATED, Settings
 
+# An option of a test, the value that simulated ranks cannot have (Any: no value), and why.
+_NOT_SIMULATED: tuple[tuple[str, Any, str], ...] = (
+    ("device", "cuda", "simulated ranks have tensors on CPU only"),
+    ("nodes", Any, "simulated ranks are threads of one process, on one node"),
+    ("observe", True, "simulated ranks are not observed: a simulation itself checks every operation"),
+    ("group", False, "simulated ranks have the default group that the plugin makes"),
+)
 _RANKS_PER_CORE = 8
 _RANKS_PER_GPU = {"gloo": 8}  # NCCL refuses two ranks on one GPU
 
@@ -67,11 +74,13 @@ class Machine:
 
 @dataclass(frozen=True)
 class RunOnRanks:
-    """Run the test in this world, each phase within `timeout` seconds."""
+    """Run the test in this world, each phase within `timeout` seconds; simulated ranks with a schedule and faults."""
 
     world: World
     timeout: float
     isolation: str
+    schedule: Any = None
+    faults: Any = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,8 @@ Plan: TypeAlias = RunOnRanks | Skip | Refuse
 
 def plan(settings: Settings, request: Request, machine: Machine) -> Plan:
     """Return what to do with a test on this machine; values in `request` win over `settings`."""
-    decision = _plan(settings, request, machine)
+    simulated = (request.backend or settings.backend) == SIMULATED
+    decision = _plan_simulated(settings, request) if simulated else _plan(settings, request, machine)
     return lack(settings, decision.reason) if isinstance(decision, Skip) else decision
 
 
@@ -103,6 +113,9 @@ def lack(settings: Settings, reason: str) -> Skip | Refuse:
 
 
 def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
+    if request.schedule is not None or request.faults is not None:
+        name = "faults" if request.schedule is None else "schedule"
+        return Refuse(f'{name}=... works on simulated ranks only: write backend="sim", or remove {name}')
     size = request.world_sizes[0] if request.world_sizes else settings.world_size[0]
     nodes = machine.nodes_for(size, request.nodes)
     if isinstance(nodes, str):
@@ -133,6 +146,16 @@ def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
         nodes=nodes,
     )
     return RunOnRanks(world, request.timeout or settings.timeout, request.isolation)
+
+
+def _plan_simulated(settings: Settings, request: Request) -> RunOnRanks | Refuse:
+    """Plan for simulated ranks, which any machine has."""
+    for name, value, why in _NOT_SIMULATED:
+        if getattr(request, name) == value or (value is Any and getattr(request, name) is not None):
+            return Refuse(f'{why}: remove {name}={getattr(request, name)!r}, or choose another backend than "sim"')
+    schedule = request.schedule if settings.schedule is None else settings.schedule
+    world = World((request.world_sizes or settings.world_size)[0], SIMULATED)
+    return RunOnRanks(world, request.timeout or settings.timeout, request.isolation, schedule, request.faults)
 
 
 def _need(size: int, backend: str) -> str:

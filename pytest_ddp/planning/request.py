@@ -5,15 +5,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddp.errors import UsageError
+from pytest_ddp.schedule_text import parse_schedule
 from pytest_ddp.settings import BACKENDS, DEVICES
 
 ISOLATIONS = ("warm", "process")
-_OPTIONS = ("world_size", "backend", "device", "timeout", "isolation", "observe", "group", "nodes")
+_OPTIONS = (
+    "world_size",
+    "backend",
+    "device",
+    "timeout",
+    "isolation",
+    "observe",
+    "group",
+    "nodes",
+    "schedule",
+    "faults",
+)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one test asks for; None or () leaves the choice to the settings."""
+    """What one test asks for; None or () leaves the choice to the settings.
+
+    Attributes:
+        schedule: of simulated ranks: choices, or a strategy of Hypothesis that draws them.
+        faults: of simulated ranks: what happens to their operations; or a strategy that draws it.
+    """
 
     world_sizes: tuple[int, ...] = ()
     backend: str | None = None
@@ -23,6 +40,8 @@ class Request:
     observe: bool | None = None
     group: bool | None = None
     nodes: int | None = None
+    schedule: Any = None
+    faults: Any = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for an invalid value; its message says what is valid."""
@@ -44,7 +63,8 @@ class Request:
         cls, world_size: int | Sequence[int] | None = None, *, isolation: str | None = None, **options: Any
     ) -> "Request":
         """Return the request of one decorator with these options; raise UsageError for a value that is not valid."""
-        return cls(_world_sizes(world_size), isolation=isolation or "warm", **options)
+        schedule = _schedule(options.pop("schedule", None))
+        return cls(_world_sizes(world_size), isolation=isolation or "warm", schedule=schedule, **options)
 
     @classmethod
     def combined(cls, decorators: Iterable[Mapping[str, Any]]) -> "Request":
@@ -71,6 +91,22 @@ def _world_sizes(wanted: int | Sequence[int] | None) -> tuple[int, ...]:
     if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
         raise UsageError(f"@distributed(world_size=...) takes an integer from 1, or a list of them; got {wanted!r}")
     return sizes
+
+
+def _schedule(wanted: Any) -> Any:
+    """Return choices as a tuple, and a strategy as it is."""
+    try:
+        choices = parse_schedule(wanted) if isinstance(wanted, str) else wanted
+    except ValueError as error:
+        raise UsageError(f"@distributed(schedule=...): {error}") from None
+    if choices is None or hasattr(choices, "example"):
+        return choices
+    if not isinstance(choices, Sequence) or not all(isinstance(one, int) and one >= 0 for one in choices):
+        raise UsageError(
+            "@distributed(schedule=...) takes a strategy such as pytest_ddp.strategies.schedules(), a list of choices "
+            f'or a text such as "12:1,16:2"; got {wanted!r}'
+        )
+    return tuple(choices)
 
 
 def _check_choice(name: str, value: str | None, choices: tuple[str, ...]) -> None:

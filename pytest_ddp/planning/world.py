@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 
+from pytest_ddp.settings import SIMULATED
+
+_RANKS_IN_FULL = 16
 DEFAULT_BACKEND = {"cpu": "gloo", "cuda": "nccl"}
 
 
@@ -25,6 +28,16 @@ class World:
     observe: bool = False
     has_group: bool = True
     nodes: tuple[int, ...] = ()
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its ranks are threads of one process."""
+        return self.backend == SIMULATED
+
+    @property
+    def processes(self) -> int:
+        """How many processes its ranks are."""
+        return 1 if self.simulated else self.size
 
     def node_of(self, rank: int) -> int:
         """Return the number of a rank's node among the nodes of this world, from 0."""
@@ -47,9 +60,11 @@ class World:
 
 
 def rank_list(ranks: Iterable[int]) -> str:
-    """Return "rank 1" or "ranks 0, 2"."""
+    """Return "rank 1" or "ranks 0, 2"; of many ranks "ranks 0-62, 64"."""
     numbers = [str(rank) for rank in ranks]
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+    if len(numbers) > _RANKS_IN_FULL:
+        numbers = format_ranks(tuple(map(int, numbers))).split(",")
+    return f"rank{'s' if len(numbers) > 1 or '-' in numbers[0] else ''} {', '.join(numbers)}"
 
 
 @lru_cache

@@ -17,6 +17,7 @@ from pytest_ddp.pool.detector import LOOK_SECONDS, Detector, Refresh, up_to_date
 from pytest_ddp.pool.launcher import Launcher
 from pytest_ddp.pool.rank_process import RankProcess, answer_outcome, common_fields, death_outcome
 from pytest_ddp.pool.rendezvous import reserve_port
+from pytest_ddp.pool.simulated_ranks import each_rank
 from pytest_ddp.pool.stack_dumps import dump_stacks
 from pytest_ddp.protocol.messages import Answer, Debugging, GetTimeline, Raising, Run, encode
 from pytest_ddp.protocol.targets import JOINED
@@ -113,6 +114,8 @@ class RankGroup:
     def answers(self, *, disconnect: bool = False) -> list[Outcome]:
         """Wait for the outcomes of the run that was begun."""
         outcomes = self._with_mismatch(self._finish(self.grace, disconnect=disconnect))
+        if self.world.simulated:
+            return each_rank(outcomes, self.world.size)
         quiet = disconnect or not failures(outcomes)  # Hypothesis is shrinking, or all is well: nobody will read it
         return self._with_timelines(outcomes) if self.world.observe and not quiet else outcomes
 
@@ -220,7 +223,7 @@ class RankGroup:
 
     @cached_property
     def _detector(self) -> Detector:
-        return Detector(self.recorder.fileno(), self.world.size, self.name, self.world.observe, self.refresh)
+        return Detector(self.recorder.fileno(), self.world.processes, self.name, self.world.observe, self.refresh)
 
     def _end_deadlocked(self, deadline: Deadline) -> None:
         """End the ranks that wait for ever, unless other ranks are to break the connections for that."""

@@ -109,8 +109,8 @@ class RankPool:
 
         Does nothing unless all ranks of the world are alive and idle. A group that was prepared must be taken first.
         """
-        processes = [self._processes[rank] for rank in range(world.size) if rank in self._processes]
-        if len(processes) == world.size and all(process.is_idle() for process in processes):
+        processes = [self._processes[rank] for rank in range(world.processes) if rank in self._processes]
+        if len(processes) == world.processes and all(process.is_idle() for process in processes):
             self._prepared = self._new_group(world)
             self._start_joining(self._prepared, processes)
 
@@ -164,15 +164,15 @@ class RankPool:
         Ranks that cannot join are replaced once: an earlier run may have taken their descriptors, memory or threads.
         """
         while True:
-            launched = self._launch_missing(group.world.size)
-            self._start_joining(group, [self._processes[rank] for rank in range(group.world.size)])
+            launched = self._launch_missing(group.world.processes)
+            self._start_joining(group, [self._processes[rank] for rank in range(group.world.processes)])
             outcomes = group.join()
             if not failures(outcomes):
                 return
             self._discard_lost(group)
             for process in group.processes:
                 self._discard(process)
-            if launched == group.world.size:
+            if launched == group.world.processes:
                 raise LaunchError(f"the ranks could not form a process group:\n{RankFailure(outcomes, group.world)}")
 
     def _start_joining(self, group: RankGroup, processes: list[RankProcess]) -> None:

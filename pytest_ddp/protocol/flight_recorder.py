@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 from hashlib import blake2b
-from zlib import crc32
 
 # By their own names: a test that replaces `os.pread` and forgets must not break its rank.
 from os import fstat, ftruncate, pread
+from zlib import crc32
 
 SLOT = 1024
 SLOTS = 1023

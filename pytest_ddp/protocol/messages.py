@@ -70,6 +70,16 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class SimulatedRun:
+    """The head of the body of an `Answer` for simulated ranks; an `Answer` per rank follows, its number is the rank.
+
+    `schedule` are the choices of the run as text. `outcome` may be "stopped", too: another rank failed.
+    """
+
+    schedule: str = ""
+
+
+@dataclass(frozen=True)
 class Raising:
     """The run raised an exception. Its answer follows when the traceback is formatted, which may take a while."""
 
@@ -98,7 +108,7 @@ class Close:
     """Finish all fixtures, then end."""
 
 
-Message: TypeAlias = Launch | Run | Answer | Raising | GetTimeline | Debugging | Disconnect | Close
+Message: TypeAlias = Launch | Run | Answer | SimulatedRun | Raising | GetTimeline | Debugging | Disconnect | Close
 _KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 
 

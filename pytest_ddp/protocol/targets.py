@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 HOST = "pytest_ddp.rank_session.session:host"
+SIMULATED_HOST = "pytest_ddp.rank_session.simulated:host"
 RUN_TEST = "pytest_ddp.rank_session.session:run_test"
 PROCEED = "pytest_ddp.rank_session.session:proceed"
 JOINED = "pytest_ddp.rank.worker:joined"

@@ -8,7 +8,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 
 # Imported by name: a test that replaces `os.getpid` and does not put it back must not break its rank.
@@ -100,26 +100,11 @@ class Rank:
         if run is None:
             raise RuntimeError("no run to answer")
         try:
-            self._answer(run, "returned", body=target())
+            answer = answer_of(target, run.number, lambda: self.send(Raising()))
         except Answered:
-            pass
-        except SkipRun as skip:
-            self._answer(run, "skipped", message=str(skip), body=skip.body)
-        except Failed as failed:
-            self._answer(
-                run, "raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body
-            )
-        except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are outcomes too
-            self.send(Raising())
-            kind, message, text = describe(error)
-            self._answer(run, "raised", kind=kind, message=message, traceback=text)
-
-    def _answer(
-        self, run: Run, outcome: str, *, kind: str = "", message: str = "", traceback: str = "", body: bytes = b""
-    ) -> None:
+            return
         self._process_state.flush()
-        seconds = perf_counter() - self._started
-        self.send(Answer(run.number, outcome, seconds, kind, both_ends(message), both_ends(traceback), body))
+        self.send(replace(answer, seconds=perf_counter() - self._started))
 
     def send(self, message: Answer | Raising | Debugging) -> None:
         """Send a message to the controller; exit if the controller is gone, or if a test forked this process."""
@@ -161,6 +146,27 @@ class Rank:
         if begins:
             current.reset()
         return resolve(run.target)(run.body)
+
+
+def answer_of(target: Callable[[], bytes], number: int, on_error: Callable[[], None] = lambda: None) -> Answer:
+    """Call `target`; return what it returns or raises as an answer; call `on_error` before an exception is described.
+
+    Raises:
+        Answered: as the target does.
+    """
+    try:
+        return Answer(number, "returned", body=target())
+    except Answered:
+        raise
+    except SkipRun as skip:
+        return Answer(number, "skipped", message=both_ends(str(skip)), body=skip.body)
+    except Failed as failed:
+        texts = both_ends(failed.message), both_ends(failed.text)
+        return Answer(number, "raised", 0.0, failed.kind, *texts, failed.body)
+    except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are outcomes too
+        on_error()
+        kind, message, text = describe(error)
+        return Answer(number, "raised", 0.0, kind, both_ends(message), both_ends(text))
 
 
 def _timeline() -> bytes:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from pytest_ddp.context import DDPContext
 from pytest_ddp.errors import LeakWarning
 from pytest_ddp.items import group_owner, is_adopted, node_id
+from pytest_ddp.planning.world import World
 from pytest_ddp.pytest_internals import parameter_index, tear_down
 from pytest_ddp.rank.collective_hooks import begin_test, unfinished_messages
 from pytest_ddp.rank.process_group import CHECK_EVERY, HELD_GROUPS_LIMIT, device_of, held_groups, leave_groups
@@ -88,15 +89,11 @@ class Isolation:
         self._group = _DefaultGroup(run.group, shared, own=not run.world.has_group)
         self._groups += not self._group.shared
         self._seeds_alike = is_adopted(item)  # as in the new processes for which it was written
-        context = self.context
-        context.rank = Rank.current.launch.rank
-        world = run.world
-        context.local_rank, context.node_rank = world.local_rank(context.rank), world.node_of(context.rank)
-        context.local_world_size = world.local_size(context.rank)
-        context.world_size, context.backend, context.device = world.size, world.backend, device_of(context.rank, world)
-        context.seed, context._shared_path = seed_of(self._settings.seed, node_id(item)), shared_path  # noqa: SLF001
-        context.store = Rank.current.group.store(shared_path)
-        begin_test(has_group=world.has_group)
+        describe_rank(self.context, Rank.current.launch.rank, run.world)
+        self.context.seed = seed_of(self._settings.seed, node_id(item))
+        self.context._shared_path = shared_path  # noqa: SLF001
+        self.context.store = Rank.current.group.store(shared_path)
+        begin_test(has_group=run.world.has_group)
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         self._seed(self.context.seed)
 
@@ -151,13 +148,24 @@ class Isolation:
         if not leaks:
             return
         self.retire = "; ".join(leak.what for leak in leaks if leak.lasting) or self.retire
-        if is_adopted(item):
-            return  # such a test was written for its own processes, in which it need not clean up
-        text = f"{item.name} left behind: {in_words(leaks)}"
-        if self._settings.leaks == "error":
-            pytest.fail(f"{text} (--ddp-leaks=error)", pytrace=False)
-        if self._settings.leaks == "warn":
-            _warn(text, item)
+        if not is_adopted(item):  # such a test was written for its own processes, in which it need not clean up
+            report_leaks(leaks, item, self._settings.leaks)
+
+
+def describe_rank(context: DDPContext, rank: int, world: World) -> None:
+    """Let the value of the fixture `ddp` describe a rank of a world."""
+    context.rank, context.world_size, context.backend = rank, world.size, world.backend
+    context.local_rank, context.node_rank = world.local_rank(rank), world.node_of(rank)
+    context.local_world_size, context.device = world.local_size(rank), device_of(rank, world)
+
+
+def report_leaks(leaks: list[Leak], item: pytest.Item, how: str) -> None:
+    """Report what a test left behind as `--ddp-leaks` says."""
+    text = f"{item.name} left behind: {in_words(leaks)}"
+    if how == "error":
+        pytest.fail(f"{text} (--ddp-leaks=error)", pytrace=False)
+    if how == "warn":
+        _warn(text, item)
 
 
 def hold_back_tear_down(item: Any) -> None:

@@ -52,13 +52,13 @@ class ExceptionHooks:
         except BaseException as error:
             Rank.current.send(Raising())
             if isinstance(error, CollectiveMismatch | BlocksInsideBackward):
-                _end_at_caller(error)
+                end_at_caller(error)
             raise
 
     pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
 
-def _end_at_caller(error: BaseException) -> None:
+def end_at_caller(error: BaseException) -> None:
     """Drop the frames of torch and of this package at the end of a traceback."""
     last = frame = error.__traceback__
     while frame is not None:
@@ -95,17 +95,18 @@ def _answer(config: pytest.Config, report: pytest.TestReport, subtests: Sequence
     """Return a report as plain data; of a phase that passed, as most do, only its duration and sections."""
     plain_subtests = tuple(_plain(config, subtest) for subtest in subtests)
     if report.passed and not report.user_properties and not hasattr(report, "wasxfail"):
-        return PhaseAnswer(passed=report.duration, sections=_sections(report), subtests=plain_subtests)
+        return PhaseAnswer(passed=report.duration, sections=sections_of(report), subtests=plain_subtests)
     plain = _plain(config, report)
     return PhaseAnswer({**plain, "sections": []}, sections=plain["sections"], subtests=plain_subtests)
 
 
 def _plain(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
     data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
-    return {**data, "longrepr": bounded(data["longrepr"]), "sections": _sections(report)}
+    return {**data, "longrepr": bounded(data["longrepr"]), "sections": sections_of(report)}
 
 
-def _sections(report: pytest.TestReport) -> tuple[tuple[str, str], ...]:
+def sections_of(report: pytest.TestReport) -> tuple[tuple[str, str], ...]:
+    """Return the output and logs in a report, each cut to a size that can be sent."""
     return tuple((title, bounded(text)) for title, text in report.sections)
 
 

@@ -6,6 +6,7 @@ wrappers around the protocol (warnings, assertion rewriting) enclose all three p
 """
 
 import os
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -48,25 +49,23 @@ def host(body: bytes) -> None:
     start = SessionStart.decode(body)
     os.chdir(start.cwd)
     with measure_coverage(start.coverage):
-        _run_session(start)
+        run_session(start, RankPlugin)
 
 
-def _run_session(start: SessionStart) -> None:
+def run_session(start: SessionStart, make_plugin: Callable[[Rank, pytest.Config, Settings], "RankPlugin"]) -> None:
+    """Run a session with the hooks of `make_plugin`."""
     config = new_config(start.options, start.args)
     Path(start.basetemp).mkdir(mode=0o700, parents=True, exist_ok=True)  # another node has not made it
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
     # Many plugins write no reports and caches in a process that has this attribute of xdist's workers.
     config.workerinput = start.workerinput  # type: ignore[attr-defined]
-    plugin = RankPlugin(Rank.current, config, start.settings)
+    plugin = make_plugin(Rank.current, config, start.settings)
     for marker in start.markers:  # also those of plugins that ranks do not load
         config.addinivalue_line("markers", marker)
     config.pluginmanager.register(plugin, PLUGIN)
     config.pluginmanager.register(plugin.state, "ddp-rank-state")
-    config.pluginmanager.register(RankDebugger(start.settings.pdb_rank, start.terminal), "ddp-rank-debugger")
-    config.pluginmanager.register(plugin.collection)
-    config.pluginmanager.register(plugin.records)
-    config.pluginmanager.register(ExceptionHooks())
-    config.pluginmanager.register(AdoptedTests(plugin.state.context))
+    for hooks in plugin.more_hooks(start):
+        config.pluginmanager.register(hooks)
     config.hook.pytest_cmdline_main(config=config)
 
 
@@ -89,13 +88,30 @@ class RankPlugin:
         RankPlugin.current = self
         self.rank = rank
         self.config = config
-        self.state = Isolation(settings)
         self.collection = RankCollection()
         self.records = RankRecords()
+        self.state = self.new_state(settings)
         self._collected: dict[str, dict[str, pytest.Item]] = {}
         self._failures: dict[str, pytest.CollectReport | None] = {}
         self._item: pytest.Item | None = None
-        self._ending: tuple[Run | None, pytest.TestReport] | None = None
+        self._ending: tuple[Run | None, Callable[..., bytes]] | None = None
+
+    def new_state(self, settings: Settings) -> Isolation:
+        """Return the hooks that give each test the same state."""
+        return Isolation(settings)
+
+    def more_hooks(self, start: SessionStart) -> list[object]:
+        """Return the other plugins of the session."""
+        debugger = RankDebugger(start.settings.pdb_rank, start.terminal)
+        return [debugger, self.collection, self.records, ExceptionHooks(), AdoptedTests(self.state.context)]
+
+    def on_ranks(self, function: Callable[[], bytes], _schedule: Sequence[int] = (), _faults: bytes = b"") -> bytes:
+        """Call a function on each rank of this process; return what answers the run. Here the process is the rank."""
+        return function()
+
+    def shown(self, error: BaseException) -> BaseException:
+        """Return the exception that the report of a rank shows for one that was raised there."""
+        return error
 
     def pytest_collection(self, session: pytest.Session) -> bool:
         """Collect nothing: each test is collected when the controller asks for it."""
@@ -129,44 +145,57 @@ class RankPlugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool:
         """Run setup, answer, and serve the other phases from here."""
-        begin_request(item)
         self._item = item
         try:
             with log_handlers_attached(self.config):
-                self.rank.answer_with(partial(self.report, "setup"))
+                self.rank.answer_with(self.set_up)
                 self.rank.serve(until=lambda: self._item is None)
         finally:
             self._item = None
             end_request(item)
         return True
 
+    def set_up(self) -> bytes:
+        """Set the test up."""
+        begin_request(self.item)
+        return self.report("setup")
+
     def proceed(self, request: Proceed) -> bytes:
         """Run the call or teardown; raise what tells the controller about a failure."""
         if self._item is None:  # a test that was not found here has nothing to tear down
             return b""
         if request.phase == "call":
-            hold_back_tear_down(self.item)
-            return self.report("call")
-        item, self._item = self.item, None
+            return self.on_ranks(self._call, request.schedule, request.faults)
         # The teardown is answered when pytest's protocol has ended, because only then all warnings are known.
-        report = run_phase(item, "teardown", nextitem=self._find_next(request.next_test))
-        self._ending = self.rank.run, report
+        try:
+            self._ending = self.rank.run, self.tear_down(self._find_next(request.next_test))
+        finally:
+            self._item = None
         raise Answered
+
+    def _call(self) -> bytes:
+        hold_back_tear_down(self.item)
+        return self.report("call")
+
+    def tear_down(self, upcoming: pytest.Item | None) -> Callable[..., bytes]:
+        """Tear the test down; return a function that answers, with what is left of the test as keywords."""
+        return partial(self.answer, run_phase(self.item, "teardown", nextitem=upcoming))
 
     def _answer_teardown(self) -> None:
         """Answer the teardown, with the warnings and properties of the whole test."""
         if self._ending is None:
             return
-        (run, report), self._ending = self._ending, None
+        (run, answer), self._ending = self._ending, None
         warnings, properties = taken(self.records.warnings), taken(self.records.suite_properties)
         left = {"warnings": warnings, "suite_properties": properties, "retire": self.state.retire}
-        self.rank.answer_with(lambda: self._answer(report, **left), run)
+        self.rank.answer_with(partial(answer, **left), run)
 
     def report(self, when: When) -> bytes:
         """Run a phase of the test at hand with pytest's own functions; return the answer."""
-        return self._answer(run_phase(self.item, when))
+        return self.answer(run_phase(self.item, when))
 
-    def _answer(self, report: pytest.TestReport, **left: Any) -> bytes:
+    def answer(self, report: pytest.TestReport, **left: Any) -> bytes:
+        """Return the answer for a phase, or raise what tells the controller about a failure."""
         return answer_for(self.config, report, taken(self.records.subtests), **left).encode()
 
     def _find_next(self, test: ItemId | None) -> pytest.Item | None:

@@ -99,9 +99,10 @@ class RankCaller:
 def call(body: bytes) -> bytes:
     """Run a pickled call on this rank and return its pickled result; undo what the call changed in the process."""
     from pytest_ddp.rank_session.leaks import Snapshot  # noqa: PLC0415  imports torch, which only ranks may
+    from pytest_ddp.rank_session.session import RankPlugin  # noqa: PLC0415  likewise
 
     before = Snapshot.take()
     try:
-        return pickle_result(run_call(body))
+        return RankPlugin.current.on_ranks(lambda: pickle_result(run_call(body)))
     finally:
         before.restore()

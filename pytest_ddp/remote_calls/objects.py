@@ -1,7 +1,9 @@
 """Objects that stay on ranks between calls, in one process group: for state machine tests, for example."""
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import Any, Self
 
 from pytest_ddp.errors import PytestDDPError
@@ -12,7 +14,7 @@ from pytest_ddp.protocol.targets import MAKE, RELEASE, USE
 from pytest_ddp.remote_calls.pickling import pickle_call, pickle_result, run_call, unpickle_results
 
 _CLOSED = "it was closed"
-_held: list[Any] = []  # on a rank: the object
+_held = threading.local()  # on a rank, which is a thread if it is simulated: the object
 
 
 class Held:
@@ -82,16 +84,30 @@ class Held:
 
 def make(factory: bytes) -> bytes:
     """Create the object on this rank."""
-    _held[:] = [run_call(factory)]
-    return pickle_result(None)
+    return _on_ranks(partial(_make, factory))
 
 
 def use(call: bytes) -> bytes:
     """Call a function with the object of this rank."""
-    return pickle_result(run_call(call, _held[0]))
+    return _on_ranks(lambda: pickle_result(run_call(call, _held.object)))
 
 
 def release(_: bytes) -> bytes:
     """Release the object of this rank."""
-    _held.clear()
+    return _on_ranks(_release)
+
+
+def _make(factory: bytes) -> bytes:
+    _held.object = run_call(factory)
     return pickle_result(None)
+
+
+def _release() -> bytes:
+    vars(_held).clear()
+    return pickle_result(None)
+
+
+def _on_ranks(function: Callable[[], bytes]) -> bytes:
+    from pytest_ddp.rank_session.session import RankPlugin  # noqa: PLC0415  imports torch, which only ranks may
+
+    return RankPlugin.current.on_ranks(function)

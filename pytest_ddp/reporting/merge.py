@@ -9,10 +9,13 @@ import pytest
 
 from pytest_ddp.outcomes.failure import details, failures, headline, operations, root_cause, summary
 from pytest_ddp.outcomes.outcome import Outcome, Returned
-from pytest_ddp.planning.world import World
+from pytest_ddp.planning.world import World, rank_list
 from pytest_ddp.protocol.phases import PhaseAnswer
 from pytest_ddp.pytest_internals import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 from pytest_ddp.reporting.skip_xfail import all_passed_strictly, apply_reports, disagreement, expected_failure
+
+_RANKS_IN_FULL = 16
+_TEXTS_SHOWN = 4  # of the output of more ranks
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,26 @@ def merge(report: pytest.TestReport, result: PhaseResult, config: pytest.Config)
 def output_sections(result: PhaseResult, when: str) -> list[tuple[str, str]]:
     """Return the output, the logs and the last operations of the ranks in a phase, as sections of a report."""
     outcomes = result.outcomes
-    found = [(f"Captured stdout+stderr {when} (rank {o.rank})", o.output) for o in outcomes if o.output.strip()]
+    found = [(f"Captured stdout+stderr {when}", o.rank, o.output) for o in outcomes if o.output.strip()]
     for rank, answer in result.answers.items():
-        found += [(f"{title} (rank {rank})", text) for title, text in answer.sections if title.endswith(when)]
-    return found + [(f"{title.capitalize()} {when} ({ranks})", text) for title, ranks, text in operations(outcomes)]
+        found += [(title, rank, text) for title, text in answer.sections if title.endswith(when)]
+    return _output(found, result) + [
+        (f"{title.capitalize()} {when} ({ranks})", text) for title, ranks, text in operations(outcomes)
+    ]
+
+
+def _output(found: Sequence[tuple[str, int, str]], result: PhaseResult) -> list[tuple[str, str]]:
+    """Return titles and texts; in a world of many ranks only a few, with those of the root cause first."""
+    if len(result.outcomes) <= _RANKS_IN_FULL:
+        return [(f"{title} (rank {rank})", text) for title, rank, text in found]
+    root = root_cause(result.outcomes).rank if failures(result.outcomes) else 0
+    alike: dict[tuple[str, str], list[int]] = {}
+    for title, rank, text in sorted(found, key=lambda one: one[1] != root):
+        alike.setdefault((title, text), []).append(rank)
+    shown = [(f"{title} ({rank_list(ranks)})", text) for (title, text), ranks in alike.items()]
+    left_out = sorted({rank for ranks in list(alike.values())[_TEXTS_SHOWN:] for rank in ranks})
+    more = [("pytest-ddp", f"{rank_list(left_out)} printed or logged other lines")] if left_out else []
+    return shown[:_TEXTS_SHOWN] + more
 
 
 def deserialize_report(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:

@@ -5,6 +5,7 @@ run = simulate(function, 256)
 run.raise_problem()
 """
 
+from pytest_ddp.simulated.job import Job, file_operations_of, operations_of, run_job
 from pytest_ddp.simulated.network import Event
 from pytest_ddp.simulated.operation import Launch
 from pytest_ddp.simulated.problems import (
@@ -22,14 +23,16 @@ from pytest_ddp.simulated.problems import (
     WriteInFlight,
 )
 from pytest_ddp.simulated.reductions import Reduction
-from pytest_ddp.simulated.schedule import Option, Recorded, Schedule
+from pytest_ddp.simulated.schedule import Clamped, Option, Recorded, Schedule
 from pytest_ddp.simulated.simulation import simulate
 from pytest_ddp.simulated.world import BACKEND, SimulatedWorld, Simulation
 
 __all__ = [
     "BACKEND",
+    "Clamped",
     "Deadlock",
     "Event",
+    "Job",
     "Launch",
     "LostMessage",
     "Mismatch",
@@ -48,5 +51,8 @@ __all__ = [
     "UnfinishedCollective",
     "UseBeforeWait",
     "WriteInFlight",
+    "file_operations_of",
+    "operations_of",
+    "run_job",
     "simulate",
 ]

@@ -9,7 +9,7 @@ import torch
 
 from pytest_ddp.operations.matching import broken_rule
 from pytest_ddp.operations.table import RECV, SEND
-from pytest_ddp.operations.wait_graph import Position, need_of, wait_text
+from pytest_ddp.operations.wait_graph import Need, Position, needs_of, wait_text
 from pytest_ddp.planning.world import rank_list
 from pytest_ddp.simulated.operation import Launch, memory_range
 from pytest_ddp.simulated.problems import (
@@ -26,7 +26,7 @@ from pytest_ddp.simulated.scheduler import Rank
 if TYPE_CHECKING:
     from pytest_ddp.operations.fingerprint import Fingerprint
 
-_RANKS_SHOWN = 8
+_LINES_SHOWN = 8
 _REFUSED_BY_GLOO = frozenset({SEND, RECV, "all_to_all_single"})
 _CORRUPTED_BY_GLOO = frozenset(
     {"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "scatter", "all_to_all_single"}
@@ -35,12 +35,11 @@ _CORRUPTED_BY_GLOO = frozenset(
 
 def gaps(launch: Launch) -> TensorWithGaps | None:
     """Say which tensor of a launch has gaps between its elements, if gloo would corrupt it; tried with torch 2.15."""
-    call = launch.call
-    name = call.operation.name
-    tensors = (*call.inputs, *call.outputs) if name in _REFUSED_BY_GLOO | _CORRUPTED_BY_GLOO else ()
+    name = launch.call.operation.name
+    tensors = (*launch.inputs, *launch.outputs) if name in _REFUSED_BY_GLOO | _CORRUPTED_BY_GLOO else ()
     if all(one.layout != torch.strided or one.is_contiguous() for one in tensors):
         return None
-    if name in _REFUSED_BY_GLOO and not all(one.is_contiguous() for one in call.inputs or tensors):
+    if name in _REFUSED_BY_GLOO and not all(one.is_contiguous() for one in launch.inputs or tensors):
         raise ValueError("Tensors must be contiguous")  # gloo's words
     for tensor in tensors:
         if not is_dense(tensor):
@@ -79,12 +78,12 @@ def mismatch(launch: Launch, first: Launch) -> Mismatch | None:
 
 
 def _strides(launch: Launch) -> list[tuple[int, ...]]:
-    return [tensor.stride() for tensor in launch.call.inputs if tensor.layout == torch.strided]
+    return [tensor.stride() for tensor in launch.inputs if tensor.layout == torch.strided]
 
 
 def shared(launches: Sequence[Launch]) -> SharedTensor | None:
     """Say which two ranks give overlapping memory, and one of them as a result, to one operation."""
-    first = [(launch, launch.call.outputs[:1]) for launch in launches]
+    first = [(launch, launch.outputs[:1]) for launch in launches]
     dense = [(launch, one) for launch, ones in first for one in ones if one.layout == torch.strided]
     written = sorted((*memory_range(one), launch.rank) for launch, one in dense)
     for (_, end, rank), (start, _, other) in pairwise(written):
@@ -97,25 +96,44 @@ def shared(launches: Sequence[Launch]) -> SharedTensor | None:
     return None
 
 
-def deadlock(ranks: Sequence[Rank], unmatched: Iterable[Launch]) -> tuple[list[Rank], Deadlock]:
-    """Return the ranks that wait for one that has failed, and the deadlock if there are none of these."""
+def deadlock(ranks: Sequence[Rank], unmatched: Iterable[Launch]) -> tuple[dict[Rank, str], Deadlock]:
+    """Return what each rank waits for that has lost its peer by its failure, and the deadlock of all that wait."""
     positions = _positions(ranks, unmatched)
+    needs = needs_of(positions)
     waiting = [rank for rank in ranks if rank.waits_in is not None]
+    texts = _texts(waiting, positions, needs)
     failed = {rank.number for rank in ranks if rank.over == "failed"}
-    lost = [rank for rank in waiting if failed & _needed(positions, rank)]
-    texts = [f"rank {rank.number} {waits_text(rank, positions)}" for rank in (lost or waiting)[:_RANKS_SHOWN]]
-    more = f"\n... and {len(waiting) - _RANKS_SHOWN} more ranks" if len(waiting) > _RANKS_SHOWN else ""
-    return lost, Deadlock("\n".join(texts) + more, tuple(rank.number for rank in waiting))
+    lost = {rank: f"rank {rank.number} {texts[rank]}" for rank in waiting if failed & _lacks(needs, rank)}
+    alike: dict[str, list[int]] = {}
+    for rank in waiting:
+        alike.setdefault(texts[rank], []).append(rank.number)
+    lines = [_line(numbers, text) for text, numbers in alike.items()][:_LINES_SHOWN]
+    more = [f"... and {len(alike) - _LINES_SHOWN} more"] if len(alike) > _LINES_SHOWN else []
+    return lost, Deadlock("\n".join(lines + more), tuple(rank.number for rank in waiting))
 
 
-def waits_text(rank: Rank, positions: dict[int, Position]) -> str:
-    """Say what a rank waits for."""
-    return wait_text(rank.number, positions) or f"waits for {rank.waits_in}"
+def _texts(waiting: Sequence[Rank], positions: dict[int, Position], needs: dict[int, Need]) -> dict[Rank, str]:
+    """Say what each rank waits for; ranks that wait in one collective at one line wait for the same."""
+    known: dict[object, str] = {}
+    texts = {}
+    for rank in waiting:
+        waits_in = positions[rank.number].waits_in
+        if waits_in is None:
+            texts[rank] = f"waits for {rank.waits_in}"
+            continue
+        same = waits_in._replace(rank=-1) if waits_in.is_same_on_all_ranks else rank
+        if same not in known:
+            known[same] = wait_text(rank.number, positions, needs=needs)
+        texts[rank] = known[same]
+    return texts
 
 
-def lost_peer(rank: Rank, ranks: Sequence[Rank], unmatched: Iterable[Launch]) -> str:
-    """Say what a rank waits for that has lost its peer."""
-    return f"Connection closed by peer: rank {rank.number} {waits_text(rank, _positions(ranks, unmatched))}"
+def _line(numbers: Sequence[int], text: str) -> str:
+    return f"{rank_list(numbers)} {text if len(numbers) == 1 else 'wait' + text.removeprefix('waits')}"
+
+
+def _lacks(needs: dict[int, Need], rank: Rank) -> frozenset[int]:
+    return needs[rank.number].lacks if rank.number in needs else frozenset()
 
 
 def at_the_end(messages: Iterable[Launch], collectives: Iterable[dict[int, Launch]]) -> Problem | None:
@@ -144,8 +162,3 @@ def _positions(ranks: Sequence[Rank], unmatched: Iterable[Launch]) -> dict[int, 
         )
         for rank in ranks
     }
-
-
-def _needed(positions: dict[int, Position], rank: Rank) -> frozenset[int]:
-    waits_in = positions[rank.number].waits_in
-    return need_of(waits_in, positions).lacks if waits_in else frozenset()

@@ -16,13 +16,13 @@ from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.simulated.operation import Launch, memory_range
 from pytest_ddp.simulated.problems import Problem, UseBeforeWait, WriteInFlight
 from pytest_ddp.simulated.schedule import Range
-from pytest_ddp.torch_internals import written_arguments
+from pytest_ddp.torch_internals import add_first_mode, remove_mode, runs_backward, written_arguments
 
 Stop = Callable[[Problem], None]
 
 
 class BufferGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """Watches the operations of one rank; entered in the thread of the rank.
+    """Watches the operations of one rank while any collective of it is in flight, or backward runs.
 
     Args:
         rank: the rank.
@@ -33,7 +33,7 @@ class BufferGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._rank = rank
         self._stop = stop
-        self._in_flight: dict[Launch, tuple[list[Range], list[Range]]] = {}
+        self._in_flight: dict[Launch, tuple[list[Range], list[Range]] | None] = {}
         self._paused = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -41,16 +41,45 @@ class BufferGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
             self._check(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to call this mode through torch.compile's switch takes ten times as long as the mode itself
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch what runs in this thread; operations may be in flight before and after."""
+        if self._in_flight:
+            add_first_mode(self)
+        try:
+            yield
+        finally:
+            remove_mode(self)
+
+    @contextmanager
+    def around_backward(self) -> Iterator[None]:
+        """Watch a backward pass: modes that a hook adds are gone when the hook returns."""
+        add_first_mode(self)
+        try:
+            yield
+        finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Watch no longer, if nothing is in flight."""
+        if not self._in_flight and not runs_backward():
+            remove_mode(self)
+
     def launched(self, launch: Launch) -> None:
         """An operation is in flight from now on; report it if one that is in flight owns its tensors."""
-        reads, writes = memory_of(launch)
         if self._in_flight:
-            self._compare(f"{launch.fingerprint()} reads", reads, f"{launch.fingerprint()} writes", writes)
-        self._in_flight[launch] = reads, writes
+            self._compare(launch.fingerprint, *memory_of(launch))
+        self._in_flight[launch] = None  # its memory is looked up when it is asked for the first time
+        add_first_mode(self)
 
     def waited(self, launch: Launch) -> None:
         """The rank has waited for an operation."""
         self._in_flight.pop(launch, None)
+        self._rest()
 
     def forget(self) -> None:
         """No operation is in flight."""
@@ -74,14 +103,15 @@ class BufferGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
         for position, value in (*enumerate(args), *keywords.items()):
             _ranges(value, writes if position in written else reads)
         if reads or writes:
-            self._compare(f"{func} reads", reads, f"{func} writes", writes)
+            self._compare(lambda: func, reads, writes)
 
-    def _compare(self, reader: str, reads: Sequence[Range], writer: str, writes: Sequence[Range]) -> None:
-        for launch, (their_reads, their_writes) in self._in_flight.items():
+    def _compare(self, who: Callable[[], Any], reads: Sequence[Range], writes: Sequence[Range]) -> None:
+        for launch, known in self._in_flight.items():
+            their_reads, their_writes = self._in_flight[launch] = known or memory_of(launch)
             if _overlap(writes, their_writes) or _overlap(writes, their_reads):
-                self._report(WriteInFlight, writer, launch)
+                self._report(WriteInFlight, f"{who()} writes", launch)
             if _overlap(reads, their_writes):
-                self._report(UseBeforeWait, reader, launch)
+                self._report(UseBeforeWait, f"{who()} reads", launch)
 
     def _report(self, kind: type[Problem], does: str, launch: Launch) -> None:
         line, _ = caller()
@@ -95,9 +125,9 @@ def memory_of(launch: Launch) -> tuple[list[Range], list[Range]]:
     is_source = call.operation.name == "broadcast" and call.root == launch.rank
     reads: list[Range] = []
     writes: list[Range] = []
-    _ranges(call.inputs, reads)
+    _ranges(launch.inputs, reads)
     if not is_source:
-        _ranges(call.outputs, writes)
+        _ranges(launch.outputs, writes)
     return reads, writes
 
 

@@ -12,7 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.observed.recording.call_site import caller
-from pytest_ddp.simulated.diagnosis import at_the_end, deadlock, gaps, lost_peer, mismatch, shared
+from pytest_ddp.simulated.diagnosis import at_the_end, deadlock, gaps, mismatch, shared
 from pytest_ddp.simulated.mailbox import Mailbox
 from pytest_ddp.simulated.operation import Key, Launch, compute_collective, compute_message, write
 from pytest_ddp.simulated.problems import PeerLost, Problem, RankStopped
@@ -26,7 +26,9 @@ class Event:
     """Something that happened in a simulation.
 
     Attributes:
-        kind: "launched", "landed", "waited", "failed" or "returned".
+        kind: "launched", "landed", "waits" (the rank begins to wait), "waited", "polls" (the rank is about to ask
+            whether the operation is complete), "polled" or "failed". The schedule decides after "launched", "waits" and
+            "polls", and when a rank is over.
         rank: the rank.
         operation: the operation, such as "all_reduce"; "" for what a rank itself did.
         group: the name of its group.
@@ -47,12 +49,16 @@ class Event:
         )
 
 
+Watch = Callable[[Event, Launch | None], None]
+
+
 class Network:
     """The operations of all ranks."""
 
     def __init__(self, scheduler: Scheduler, reduction: Reduction) -> None:
         self.events: list[Event] = []
         self.scheduler = scheduler
+        self._watch: Watch | None = None
         self._reduction = reduction
         self._faults: tuple[Any, ...] = ()
         self._counters: dict[Key, Iterator[int]] = defaultdict(partial(itertools.count, 1))
@@ -60,9 +66,9 @@ class Network:
         self._mailbox = Mailbox()
         self._launches_of: Any = WeakIdKeyDictionary()
 
-    def begin(self, faults: Sequence[Any] = ()) -> None:
-        """Begin a run with these faults."""
-        self.events, self._faults = [], tuple(faults)
+    def begin(self, faults: Sequence[Any] = (), watch: Watch | None = None) -> None:
+        """Begin a run with these faults; `watch` is called with each event."""
+        self.events, self._faults, self._watch = [], tuple(faults), watch
 
     def forget(self) -> None:
         """Forget what was launched and never matched, after a run that failed; ranks count from 1 again."""
@@ -138,6 +144,9 @@ class Network:
         """Let other ranks run until the results of a launch of the current rank have landed."""
         __tracebackhide__ = True
         self._rank.at = launch
+        self._note("waits", launch)
+        if launch.ready:
+            self.scheduler.step()
         self.scheduler.wait(launch, lambda: launch.ready)
         self._rank.guard.waited(launch)  # before callbacks of its future use the results
         self._land(launch)
@@ -147,8 +156,9 @@ class Network:
 
     def poll(self, launch: Launch) -> bool:
         """Whether the results have landed; results that may land do so unless the schedule says "not yet"."""
-        if not launch.ready:
-            self.scheduler.yield_to_others()
+        self._note("polls", launch)
+        self.scheduler.step() if launch.ready else self.scheduler.yield_to_others()
+        self._note("polled", launch)
         if launch.ready:
             self._rank.guard.waited(launch)
             self._land(launch)
@@ -231,7 +241,7 @@ class Network:
     def failed(self, rank: int) -> None:
         """A rank has ended by an exception."""
         self.scheduler.ranks[rank].over = "failed"
-        self.events.append(Event("failed", rank))
+        self._add(Event("failed", rank))
 
     def stop(self, problem: Problem) -> None:
         """Report a problem and end all ranks."""
@@ -244,10 +254,9 @@ class Network:
 
     def stuck(self) -> None:
         """No rank can go on: end those that wait for ranks that have failed, or report a deadlock."""
-        ranks, unmatched = self.scheduler.ranks, self._unmatched()
-        lost, problem = deadlock(ranks, unmatched)
-        for rank in lost:
-            rank.interrupt = PeerLost(lost_peer(rank, ranks, unmatched))
+        lost, problem = deadlock(self.scheduler.ranks, self._unmatched())
+        for rank, text in lost.items():
+            rank.interrupt = PeerLost(f"Connection closed by peer: {text}")
             self.scheduler.make_ready(rank)
         if not lost:
             self.scheduler.report(problem)
@@ -265,7 +274,12 @@ class Network:
 
     def _note(self, kind: str, launch: Launch) -> None:
         call = launch.call
-        self.events.append(Event(kind, launch.rank, call.operation.name, call.group, launch.sequence))
+        self._add(Event(kind, launch.rank, call.operation.name, call.group, launch.sequence), launch)
+
+    def _add(self, event: Event, launch: Launch | None = None) -> None:
+        self.events.append(event)
+        if self._watch is not None:
+            self._watch(event, launch)
 
     @property
     def _rank(self) -> Rank:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -45,12 +46,22 @@ class Launch:
     ready: bool = False
     landed: bool = False
     waited: bool = False
-    source: int = -1
     partner: "Launch | None" = field(default=None, repr=False)
+    source: int = -1
     error: Exception | None = None
     writes: Writes = field(default_factory=list)
     when_landed: list[Callable[[], None]] = field(default_factory=list)
     land_now: Callable[["Launch"], None] = field(default=lambda _: None, repr=False)
+
+    @cached_property
+    def inputs(self) -> list[torch.Tensor]:
+        """The tensors that it takes."""
+        return self.call.inputs
+
+    @cached_property
+    def outputs(self) -> list[torch.Tensor]:
+        """The tensors that it fills."""
+        return self.call.outputs
 
     @property
     def name(self) -> str:
@@ -60,7 +71,7 @@ class Launch:
     @property
     def touches(self) -> tuple[Range, ...]:
         """The memory that it reads or writes on this rank."""
-        tensors = {id(one): one for one in (*self.call.inputs, *self.call.outputs) if one.layout == torch.strided}
+        tensors = {id(one): one for one in (*self.inputs, *self.outputs) if one.layout == torch.strided}
         return tuple(map(memory_range, tensors.values()))
 
     @property
@@ -85,14 +96,14 @@ class Launch:
     @property
     def contents(self) -> tuple[Any, ...]:
         """Equal where a send and a receive match."""
-        return tuple([(one.dtype, one.numel()) for one in self.call.inputs or self.call.outputs])
+        return tuple([(one.dtype, one.numel()) for one in self.inputs or self.outputs])
 
     @property
     def signature(self) -> tuple[Any, ...]:
         """Equal where two launches of a collective certainly match."""
         call = self.call
         given = tuple(
-            [(one.shape, one.dtype, one.stride() if one.layout == torch.strided else ()) for one in call.inputs]
+            [(one.shape, one.dtype, one.stride() if one.layout == torch.strided else ()) for one in self.inputs]
         )
         return call.method, given, call.root, call.reduction if call.operation.reduces else ""
 

@@ -51,3 +51,11 @@ class Recorded:
         """Return the next choice of the list."""
         choice = next(self._choices, 0)
         return choice if 0 <= choice < len(options) else 0
+
+
+class Clamped(Recorded):
+    """As `Recorded`, but a choice that has no option takes the last one: so every choice is one, and shrinks well."""
+
+    def choose(self, options: Sequence[Option]) -> int:
+        """Return the next choice of the list."""
+        return min(next(self._choices, 0), len(options) - 1)

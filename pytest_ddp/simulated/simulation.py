@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pytest_ddp.simulated.network import Watch
 from pytest_ddp.simulated.reductions import Reduction
 from pytest_ddp.simulated.schedule import Schedule
 from pytest_ddp.simulated.world import SimulatedWorld, Simulation
@@ -15,6 +16,7 @@ def simulate(
     schedule: Schedule | None = None,
     reduction: Reduction = "rank_order",
     faults: Sequence[Any] = (),
+    watch: Watch | None = None,
 ) -> Simulation:
     """Call a function on each of `world_size` simulated ranks, with a default group of the backend "sim".
 
@@ -27,10 +29,12 @@ def simulate(
         *arguments: its arguments; all ranks get the same objects.
         schedule: decides which rank runs next and which results land early; by default, a rank runs until it waits.
         reduction: the order in which reductions add: "rank_order", "ring" or "tree".
-        faults: called with each `Launch`, in the thread of its rank; a fault may raise.
+        faults: plain data of `pytest_ddp.planning.faults`, or functions that are called with each `Launch`, in the
+            thread of its rank, and may raise.
+        watch: called with each event as it happens, and with its launch if it has one.
 
     Returns:
         What came of it. Problems and exceptions are values of it; nothing is raised.
     """
     with SimulatedWorld(world_size, reduction) as world:
-        return world.run(lambda _: function(*arguments), schedule, faults)
+        return world.run(lambda _: function(*arguments), schedule, faults, watch=watch)

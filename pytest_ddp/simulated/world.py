@@ -1,16 +1,19 @@
 """Simulated ranks that live for several runs: threads of this process, with a world of torch.distributed each."""
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from threading import current_thread
 from typing import Any, Self
 
 import torch.distributed as dist
 
+from pytest_ddp.simulated.faults.injection import injection
 from pytest_ddp.simulated.guard import BufferGuard
-from pytest_ddp.simulated.network import Event, Network
+from pytest_ddp.simulated.network import Event, Network, Watch
 from pytest_ddp.simulated.problems import Problem, ProblemFound, RankStopped
 from pytest_ddp.simulated.process_group import SimulatedGroup
 from pytest_ddp.simulated.process_state import ProcessState
@@ -20,9 +23,12 @@ from pytest_ddp.simulated.scheduler import Rank, Scheduler
 from pytest_ddp.simulated.store import SimulatedStore
 from pytest_ddp.torch_internals import (
     autograd_in_calling_thread,
+    dispatch_flags_kept,
+    engine,
     forget_groups,
     prefix_stores,
     register_python_backend,
+    set_engine,
     world_of_each_thread,
 )
 
@@ -78,8 +84,12 @@ class SimulatedWorld:
         with ExitStack() as process:
             self._state = process.enter_context(ProcessState.kept(size))
             process.enter_context(world_of_each_thread())
+            process.enter_context(_fewer_objects_for_gc())
             process.enter_context(prefix_stores(SimulatedStore.with_prefix))
+            process.enter_context(dispatch_flags_kept())
             process.enter_context(self._network.futures_patched())
+            process.callback(set_engine, engine())
+            set_engine(partial(self._run_backward, engine()))
             self._scheduler.switched = self._switched
             self._scheduler.start(size)
             process.callback(self._scheduler.end)
@@ -100,15 +110,22 @@ class SimulatedWorld:
         schedule: Schedule | None = None,
         faults: Sequence[Any] = (),
         *,
+        check_the_end: bool = True,
         backwards: bool = False,
+        watch: Watch | None = None,
     ) -> Simulation:
-        """Call a function with its rank on each rank; see `simulate`. With `backwards`, the last rank begins."""
+        """Call a function with its rank on each rank; see `simulate`.
+
+        With `check_the_end`, an operation that is never matched is a problem. With `backwards`, the last rank begins.
+        """
         network, scheduler = self._network, self._scheduler
         simulation = Simulation([None] * self.size)
-        network.begin(faults)
         bodies = [partial(self._run_rank, simulation, function, rank) for rank in range(self.size)]
-        scheduler.run(bodies, schedule or Recorded(), backwards=backwards)
-        network.check_the_end()
+        with injection(faults, scheduler) as hooks:
+            network.begin(hooks, watch)
+            scheduler.run(bodies, schedule or Recorded(), backwards=backwards)
+        if check_the_end:
+            network.check_the_end()
         simulation.problem = scheduler.problem
         simulation.choices = tuple(scheduler.choices)
         simulation.events = network.events
@@ -118,7 +135,7 @@ class SimulatedWorld:
 
     def _run_rank(self, simulation: Simulation, function: Callable[[int], Any], rank: int) -> None:
         try:
-            with self._scheduler.ranks[rank].guard:
+            with self._scheduler.ranks[rank].guard.watching():
                 simulation.results[rank] = function(rank)
         except RankStopped:
             pass
@@ -132,6 +149,15 @@ class SimulatedWorld:
         dist.init_process_group(
             BACKEND, store=store, rank=rank, world_size=self.size, timeout=_TIMEOUT, pg_options=self._network
         )
+
+    def _run_backward(self, run: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        """Run a backward pass of a rank, and watch what it does."""
+        __tracebackhide__ = True
+        rank = self._scheduler.current
+        if rank is None or rank.thread is not current_thread():
+            return run(*args, **keywords)
+        with rank.guard.around_backward():
+            return run(*args, **keywords)
 
     def _switched(self, old: Rank | None, new: Rank | None) -> None:
         self._state.switch(old, new)
@@ -147,6 +173,19 @@ class SimulatedWorld:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextmanager
+def _fewer_objects_for_gc() -> Iterator[None]:
+    """Let the garbage collector look at new objects only: to look at all of torch took a third of a run's time."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _create_group(options: Any, network: Network | None) -> SimulatedGroup:

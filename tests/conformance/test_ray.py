@@ -16,7 +16,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-
 ray = pytest.importorskip("ray", reason="grading on Ray nodes needs the package ray (pytest-ddp[ray])")
 from ray.cluster_utils import Cluster  # noqa: E402  only if there is Ray
 

@@ -40,7 +40,7 @@ def test_names_of_classes_are_separated_by_commas_or_spaces():
         ("world_size", "0", "--ddp-world_size: a world has at least 1 rank; got 0"),
         ("world_size", "2,-1", "--ddp-world_size: a world has at least 1 rank; got -1"),
         ("world_size", "two", "--ddp-world_size: expected a world size such as 2, or several such as 1,2,4; got 'two'"),
-        ("backend", "glou", "--ddp-backend: expected one of gloo, nccl, mpi, ucc; got 'glou'"),
+        ("backend", "glou", "--ddp-backend: expected one of gloo, nccl, mpi, ucc, sim; got 'glou'"),
         ("device", "gpu", "--ddp-device: expected one of cpu, cuda, auto; got 'gpu'"),
         ("timeout", "0", "--ddp-timeout: expected a number of seconds above 0; got '0'"),
         ("timeout", "nan", "--ddp-timeout: expected a number of seconds above 0; got 'nan'"),

@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, distributed_c10d
+from torch.utils._python_dispatch import TorchDispatchMode, is_in_torch_dispatch_mode
 from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_ddp import torch_internals as internals
@@ -212,6 +213,44 @@ def written_arguments():
     assert internals.written_arguments(torch.ops.aten.add.out) == {3, "out"}
     assert internals.written_arguments(torch.ops.aten.add.Tensor) == set()
     assert internals.written_arguments(torch.ops.aten.view.default) is None
+
+
+class Counts(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+def add_first_mode():
+    """torch._C._push_on_torch_dispatch_stack and others: operations on tensors in flight are not seen."""
+    first, other = Counts(), Counts()
+    with other:
+        internals.add_first_mode(first)
+        internals.add_first_mode(first)
+        torch.ones(1)
+    torch.ones(1)
+    internals.remove_mode(first)
+    internals.remove_mode(first)
+    torch.ones(1)
+    assert (first.calls, other.calls) == (2, 1)
+
+
+remove_mode = add_first_mode
+
+
+def dispatch_flags_kept():
+    """torch.utils._python_dispatch._is_in_torch_dispatch_mode: torch.compile does nothing after a simulation."""
+    mode = Counts()
+    with internals.dispatch_flags_kept():
+        mode.__enter__()
+        assert is_in_torch_dispatch_mode()
+    assert not is_in_torch_dispatch_mode()
+    mode.__exit__(None, None, None)
+    assert not is_in_torch_dispatch_mode()
 
 
 def no_python_dispatch():

@@ -142,7 +142,14 @@ def tensors_in(found: Any) -> list[torch.Tensor]:
     """Return the tensors in nested lists, in order."""
     if isinstance(found, torch.Tensor):
         return [found]
-    return [tensor for part in found for tensor in tensors_in(part)] if isinstance(found, list | tuple) else []
+    tensors: list[torch.Tensor] = []
+    if isinstance(found, list | tuple):
+        for part in found:
+            if isinstance(part, torch.Tensor):
+                tensors.append(part)
+            else:
+                tensors += tensors_in(part)
+    return tensors
 
 
 def _shapes(tensors: list[torch.Tensor]) -> Shapes:

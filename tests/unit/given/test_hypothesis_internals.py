@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, event, example, given, note, settings, target
 from hypothesis import strategies as st
 from hypothesis.control import current_build_context
+from hypothesis.internal.reflection import function_digest
 
 from pytest_ddp.given import hypothesis_internals as internals
 
@@ -105,6 +106,29 @@ def without_tracing(monkeypatch):
     with internals.without_tracing(), pytest.raises(ValueError, match="4"):
         run()
     assert not traced
+
+
+def draw():
+    """ConjectureData.draw: `schedule=schedules()` cannot be added to what `@given` draws."""
+    drawn = []
+
+    @quick
+    @given(st.none())
+    def run(_):
+        drawn.append(internals.draw(st.just(3)))
+
+    run()
+    assert set(drawn) == {3}
+
+
+def add_to_key():
+    """_hypothesis_internal_add_digest: the failures of different tests with `schedule=` are mixed up."""
+
+    def test(): ...
+
+    before = function_digest(test)
+    internals.add_to_key(test, "tests/test_x.py::test_x")
+    assert function_digest(test) != before
 
 
 def origin_of():

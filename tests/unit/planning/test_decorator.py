@@ -36,7 +36,7 @@ def test_explicit_values_are_kept():
         ({"world_size": []}, r"takes an integer from 1, or a list of them; got \[\]"),
         ({"world_size": "2"}, "takes an integer from 1, or a list of them; got '2'"),
         ({"world_size": 2.0}, "takes an integer from 1, or a list of them; got 2.0"),
-        ({"backend": "tcp"}, "takes one of gloo, nccl, mpi, ucc; got 'tcp'"),
+        ({"backend": "tcp"}, "takes one of gloo, nccl, mpi, ucc, sim; got 'tcp'"),
         ({"device": "tpu"}, "takes one of cpu, cuda, auto; got 'tpu'"),
         ({"isolation": "none"}, "takes one of warm, process; got 'none'"),
         ({"timeout": 0}, "takes seconds above 0; got 0"),
@@ -44,7 +44,12 @@ def test_explicit_values_are_kept():
         ({"group": "mine"}, r"@distributed\(group=...\) takes True or False; got 'mine'"),
         ({"observe": "yes"}, r"@distributed\(observe=...\) takes True or False; got 'yes'"),
         ({"timeout": True}, "takes seconds above 0; got True"),
-        ({"size": 2}, r"takes the keywords world_size, .*, observe, group, nodes; got distributed\(size=2\)"),
+        ({"schedule": "1:0:2"}, "expected decisions such as 12:1,16:2 in rising order; got '1:0:2'"),
+        ({"schedule": 3}, "takes a strategy such as pytest_ddp.strategies.schedules"),
+        (
+            {"size": 2},
+            r"takes the keywords world_size, .*, nodes, schedule, faults; got distributed\(size=2\)",
+        ),
     ],
 )
 def test_mistakes_are_refused_at_the_decorator(options, message):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_ddp.simulated import (
     Deadlock,
@@ -43,6 +44,31 @@ def writes_what_it_sends():
     work = dist.isend(tensor := torch.ones(3), other)
     tensor.add_(1)
     dist.recv(tensor, other)
+    work.wait()
+
+
+def reads_after_a_hook_of_backward():
+    weight, works = torch.ones(3, requires_grad=True), []
+    flat = torch.ones(3)
+    weight.register_hook(lambda _: works.append(dist.all_reduce(flat, async_op=True)))
+    (2 * weight).sum().backward()
+    flat.sum()
+    works[0].wait()
+
+
+def reads_in_backward():
+    first, flat, works = torch.ones(3, requires_grad=True), torch.ones(3), []
+    second = 2 * first
+    second.register_hook(lambda _: works.append(dist.all_reduce(flat, async_op=True)))
+    first.register_hook(lambda gradient: gradient + flat)
+    (2 * second).sum().backward()
+    works[0].wait()
+
+
+def reads_below_a_mode_of_the_program():
+    with FlopCounterMode(display=False):
+        work = dist.all_reduce(tensor := torch.ones(3), async_op=True)
+    tensor.sum()
     work.wait()
 
 
@@ -111,6 +137,9 @@ def sends_another_dtype():
         (writes_in_flight, WriteInFlight, "aten.zero_.default writes a tensor of all_reduce #1"),
         (writes_a_view_in_flight, WriteInFlight, "aten.add_.Tensor writes a tensor of broadcast #1"),
         (writes_what_it_sends, WriteInFlight, "aten.add_.Tensor writes a tensor of send #1"),
+        (reads_after_a_hook_of_backward, UseBeforeWait, "aten.sum.default reads a tensor of all_reduce #1"),
+        (reads_in_backward, UseBeforeWait, "aten.add.Tensor reads a tensor of all_reduce #1"),
+        (reads_below_a_mode_of_the_program, UseBeforeWait, "aten.sum.default reads a tensor of all_reduce #1"),
         (launches_twice, WriteInFlight, "writes a tensor of all_reduce #1"),
         (has_gaps, TensorWithGaps, "shape [4] and strides [2]"),
         (has_other_strides, Mismatch, "their strides differ, [(3, 1)] and [(1, 2)]"),
@@ -135,8 +164,7 @@ def test_is_reported(function, kind, text):
 def test_a_key_of_the_store_that_no_rank_sets_is_a_deadlock():
     run = simulate(lambda: dist.distributed_c10d._get_default_store().get("lost"), 2)
     assert isinstance(run.problem, Deadlock)
-    assert "rank 1 waits for the key" in run.problem.text
-    assert "of the store, which no rank has set" in run.problem.text
+    assert run.problem.text == "ranks 0, 1 wait for the key '0//lost' of the store, which no rank has set"
 
 
 def uses_other_parts():

@@ -127,3 +127,13 @@ def test_threads_end_where_ranks_are_stuck():
     assert isinstance(simulate(wait, 3).problem, Deadlock)
     assert set(threading.enumerate()) == threads
     assert left == [0, 1, 2]
+
+
+def test_ranks_that_wait_alike_are_reported_together():
+    def leave_one_out():
+        if dist.get_rank() != 3:
+            dist.barrier()
+
+    text = simulate(leave_one_out, 200).problem.text
+    assert text.startswith("ranks 0-2, 4-199 wait in barrier #1 at ")
+    assert text.endswith("which rank 3 never entered: it has returned")

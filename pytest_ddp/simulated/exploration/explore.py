@@ -1,0 +1,98 @@
+"""Runs a function under every schedule that a rank can tell from the others.
+
+Runs whose steps have the same partial order are **equivalent**: every rank reads the same bits at the same places
+(`trace` says which steps are dependent). One run of each class is enough. After a run, each race (two dependent steps
+that could have come in the other order) is reversed: the steps before the race, then those that do not depend on its
+first step, then its second step. This goes on until all reversals lead to runs that are known.
+
+What this rests on: ranks affect one another by operations alone, not by files or by Python objects that they share, and
+torch's dispatcher sees each access to a tensor (with `every_landing`, it need not). A rank can be paused where it
+launches an operation, and where it waits for one that is not complete.
+
+Source: Flanagan and Godefroid, "Dynamic Partial-Order Reduction for Model Checking Software" (POPL 2005); Abdulla et
+al., "Optimal Dynamic Partial Order Reduction" (POPL 2014), for what is run to reverse a race.
+"""
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_ddp.simulated.exploration.finding import Certificate, Exploration, Judge
+from pytest_ddp.simulated.exploration.guided import GuidedRun
+from pytest_ddp.simulated.exploration.trace import OPERATIONS, Token, Trace
+from pytest_ddp.simulated.reductions import Reduction
+from pytest_ddp.simulated.simulation import simulate
+from pytest_ddp.simulated.world import Simulation
+
+
+@dataclass(frozen=True)
+class _Program:
+    """What is explored."""
+
+    function: Callable[..., Any]
+    world_size: int
+    arguments: tuple[Any, ...]
+    reduction: Reduction
+    every_landing: bool
+
+    def run(self, guide: list[Token]) -> tuple[Simulation, Trace]:
+        """Run it, with the steps of the guide first."""
+        guided = GuidedRun(guide, every_landing=self.every_landing)
+        run = simulate(
+            guided.watched(self.function),
+            self.world_size,
+            *self.arguments,
+            schedule=guided,
+            reduction=self.reduction,
+            watch=guided.watch,
+        )
+        return run, Trace(guided.finish())
+
+
+def explore(
+    function: Callable[..., Any],
+    world_size: int,
+    *arguments: Any,
+    most: int = 1_000,
+    reduction: Reduction = "rank_order",
+    every_landing: bool = False,
+) -> Exploration:
+    """Run a function under all distinguishable schedules; stop at the first that fails.
+
+    A run fails if it has a problem or a rank raises, or if a rank returns other bits than in the default run.
+
+    Args:
+        function: called on each rank.
+        world_size: how many ranks.
+        *arguments: its arguments; it must not change them.
+        most: how many schedules to run at most. If there are more, there is no certificate.
+        reduction: as for `simulate`.
+        every_landing: suppose that a rank notices when the results of an operation land, even if it touches none of its
+            tensors in between. The number of schedules then grows very fast.
+
+    Returns:
+        The finding, shrunk to the fewest deviations; else the certificate, if all schedules were run.
+    """
+    program = _Program(function, world_size, arguments, reduction, every_landing)
+    judge = Judge(lambda schedule: simulate(function, world_size, *arguments, schedule=schedule, reduction=reduction))
+    todo: deque[list[Token]] = deque([[]])  # first in, first out: few reversals first
+    asked: set[Hashable] = set()
+    known: set[frozenset[int]] = set()
+    runs = 0
+    while todo and runs < most:
+        run, trace = program.run(todo.popleft())
+        runs += 1
+        if (failure := judge.failure(run)) is not None:
+            return Exploration(runs, len(known), judge.shrunk(failure, run.choices))
+        if trace.identity in known:
+            continue
+        known.add(trace.identity)
+        for key, guide in trace.reversals():
+            if key not in asked:
+                asked.add(key)
+                todo.append(guide)
+    if todo:
+        return Exploration(runs, len(known))
+    operations = len({operation for step in trace.steps for operation in step.gives if operation[0] in OPERATIONS})
+    return Exploration(runs, len(known), certificate=Certificate(world_size, operations, len(known), runs))
