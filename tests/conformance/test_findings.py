@@ -43,5 +43,5 @@ def test_a_script_prints_what_its_page_shows(page, tmp_path):
     )
     if "ModuleNotFoundError" in ran.stderr:
         pytest.skip("the library that the page is about is not installed")
-    said = [line for line in ran.stdout.splitlines() if line.startswith(("rank", "step"))]  # libraries log to stdout, too
+    said = [line for line in ran.stdout.splitlines() if line.startswith(("rank", "step"))]  # libraries log there too
     assert sorted(said) == sorted(shown.splitlines()), ran.stderr
