@@ -1,4 +1,4 @@
-"""Hugging Face accelerate: what `Accelerator.prepare` makes of a module, and of a module and its optimizer."""
+"""Hugging Face accelerate: what `Accelerator.prepare` makes of a module and its optimizer, as an engine."""
 
 import os
 from typing import Any
@@ -16,11 +16,6 @@ def _accelerator() -> Accelerator:
     rank, ranks = str(dist.get_rank()), str(dist.get_world_size())
     os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
     return Accelerator(cpu=True)
-
-
-def wrap(module: nn.Module) -> nn.Module:
-    """Return the module as accelerate prepares it."""
-    return _accelerator().prepare_model(module)
 
 
 class Engine:

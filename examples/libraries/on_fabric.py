@@ -1,4 +1,4 @@
-"""Lightning Fabric: what `Fabric.setup` makes of a module, and of a module and its optimizer."""
+"""Lightning Fabric: what `Fabric.setup` makes of a module and its optimizer, as an engine."""
 
 from typing import Any
 
@@ -46,11 +46,6 @@ def _fabric() -> Fabric:
     fabric = Fabric(accelerator="cpu", strategy=strategy, devices=1, num_nodes=dist.get_world_size())
     fabric.launch()
     return fabric
-
-
-def wrap(module: nn.Module) -> nn.Module:
-    """Return the module as Fabric sets it up."""
-    return _fabric().setup_module(module)
 
 
 class Engine:

@@ -1,26 +1,28 @@
-"""torch's DistributedDataParallel: plain, and with each of its options."""
+"""torch's DistributedDataParallel: plain, and with its options and hooks."""
 
 import conformance
 
-OF_DDP = {"libraries": ("torch.nn.parallel",)}  # its exceptions are refusals
+OF_DDP = ("torch.nn.parallel",)  # its exceptions are refusals
 SENDS_ALL = conformance.Claims(unused="never")
 
-test_plain = conformance.verify(wrap="torch_ddp:plain", claims=SENDS_ALL, known_failures="known/ddp.txt", **OF_DDP)
-test_as_bucket_view = conformance.verify(
-    wrap="torch_ddp:as_bucket_view", claims=SENDS_ALL, known_failures="known/ddp_as_bucket_view.txt", **OF_DDP
+test_plain = conformance.verify(
+    wrap="torch_ddp:plain", claims=SENDS_ALL, known_failures="known/ddp.txt", libraries=OF_DDP
 )
 test_static_graph = conformance.verify(
     wrap="torch_ddp:static_graph",
     claims=conformance.Claims(unused="in_all_steps"),
     known_failures="known/ddp_static_graph.txt",
-    **OF_DDP,
+    libraries=OF_DDP,
 )
-test_find_unused = conformance.verify(
-    wrap="torch_ddp:find_unused", known_failures="known/ddp_find_unused.txt", **OF_DDP
+test_as_bucket_view = conformance.verify(
+    wrap="torch_ddp:as_bucket_view",
+    claims=SENDS_ALL,
+    known_failures="known/ddp_as_bucket_view.txt",
+    libraries=OF_DDP,
 )
 test_bf16_hook = conformance.verify(
     wrap="torch_ddp:with_bf16_hook",
     claims=conformance.Claims(unused="never", lossy=2e-2),
     known_failures="known/ddp_bf16_hook.txt",
-    **OF_DDP,
+    libraries=OF_DDP,
 )

@@ -1,17 +1,12 @@
-"""torch's ZeroRedundancyOptimizer, alone and together with DDP, and `fully_shard`."""
+"""torch's ZeroRedundancyOptimizer, also together with DDP, and `fully_shard`."""
 
 import conformance
 
 test_zero = conformance.verify(
-    wrap="torch_ddp:find_unused",
+    wrap="torch_ddp:plain",
     sharded="torch_sharded:zero",
+    claims=conformance.Claims(unused="never"),  # DDP without find_unused_parameters=True
     known_failures="known/zero.txt",
-    libraries=("torch.nn.parallel", "torch.distributed.optim"),
-)
-test_zero_in_buckets = conformance.verify(
-    wrap="torch_ddp:find_unused",
-    sharded="torch_sharded:zero_in_buckets",
-    known_failures="known/zero_in_buckets.txt",
     libraries=("torch.nn.parallel", "torch.distributed.optim"),
 )
 test_fsdp2 = conformance.verify(

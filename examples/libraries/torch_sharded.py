@@ -17,11 +17,6 @@ def zero(params: Iterable[Tensor], optimizer_cls: type[Optimizer], **options: An
     return ZeroRedundancyOptimizer(params, optimizer_class=optimizer_cls, **options)
 
 
-def zero_in_buckets(params: Iterable[Tensor], optimizer_cls: type[Optimizer], **options: Any) -> Optimizer:
-    """Return the same with parameters that are views of flat buckets."""
-    return ZeroRedundancyOptimizer(params, optimizer_class=optimizer_cls, parameters_as_bucket_view=True, **options)
-
-
 def fsdp2(module: nn.Module, compute_dtype: torch.dtype | None) -> nn.Module:
     """Shard each layer by itself, and what several layers share together with the rest.
 
