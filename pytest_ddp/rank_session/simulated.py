@@ -28,7 +28,8 @@ from pytest_ddp.rank_session.session import RankPlugin, run_session
 from pytest_ddp.rank_session.simulated_state import SimulatedState, variables_of
 from pytest_ddp.schedule_text import format_schedule
 from pytest_ddp.settings import Settings
-from pytest_ddp.simulated import Clamped, PeerLost, RankKilled, RankStopped, Schedule, SimulatedWorld, Simulation
+from pytest_ddp.simulated import Clamped, PeerLost, RankStopped, Schedule, SimulatedWorld, Simulation
+from pytest_ddp.simulated.problems import RankKilled
 
 _REPORTS_OF_ONE_PLACE = 8
 _ENDED_BY = {RankStopped.__name__: "stopped", RankKilled.__name__: "killed"}
