@@ -100,7 +100,7 @@ def test_random_runs_show_no_other_order(function):
     world_size = 2
     orders = explore(function, world_size, every_landing=True).certificate.orders
     seen = set()
-    for number in range(100):
+    for number in range(50):
         run = _RandomlyGuided(number)
         simulate(run.watched(function), world_size, schedule=run, watch=run.watch)
         seen.add(Trace(run.finish()).identity)
