@@ -267,7 +267,7 @@ def test_what_simulated_ranks_cannot_do_is_refused(run_suite):
 
 def test_faults_are_written_or_drawn(run_given):
     result = run_given("""
-        from pytest_ddp.planning.fault_strategies import crashes
+        from pytest_ddp.strategies import crashes
         from pytest_ddp.planning.faults import Crash
 
         @distributed(world_size=3, backend="sim", faults=[Crash(rank=2, at="all_reduce#2")])
