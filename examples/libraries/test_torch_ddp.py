@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel: plain, and with its options and hooks."""
+"""torch's DistributedDataParallel: plain, and with a static graph."""
 
 import conformance
 
@@ -12,17 +12,5 @@ test_static_graph = conformance.verify(
     wrap="torch_ddp:static_graph",
     claims=conformance.Claims(unused="in_all_steps"),
     known_failures="known/ddp_static_graph.txt",
-    libraries=OF_DDP,
-)
-test_as_bucket_view = conformance.verify(
-    wrap="torch_ddp:as_bucket_view",
-    claims=SENDS_ALL,
-    known_failures="known/ddp_as_bucket_view.txt",
-    libraries=OF_DDP,
-)
-test_bf16_hook = conformance.verify(
-    wrap="torch_ddp:with_bf16_hook",
-    claims=conformance.Claims(unused="never", lossy=2e-2),
-    known_failures="known/ddp_bf16_hook.txt",
     libraries=OF_DDP,
 )
