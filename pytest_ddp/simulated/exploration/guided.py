@@ -36,7 +36,12 @@ class GuidedRun:
         """Return the index of the option that makes the next step of the guide."""
         if not self._guide:
             return 0
-        tokens = [self._token(option) for option in options]
+        lands = any(token[0] == "land" for token in self._guide)
+        tokens: list[Token] = []
+        for option in options:
+            if option.kind == "land" and not lands:
+                break  # ranks come first
+            tokens.append(self._token(option))
         return next((tokens.index(token) for token in self._guide if token in tokens), 0)
 
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -73,9 +73,20 @@ def test_random_schedules_find_each_bug(function, kind):
 def test_the_reference_with_buckets_gets_a_certificate():
     exploration = explore(train_with_buckets, 4)
     assert str(exploration.certificate) == (
-        "The 1 distinguishable order of 4 ranks and 8 operations has no problem (1 runs)."
+        "The only distinguishable order of 4 ranks and 8 operations has no problem (1 run)."
     )
     assert explore_randomly(train_with_buckets, 4, runs=10).finding is None
+
+
+@pytest.mark.long
+def test_six_buckets_of_four_ranks_give_the_same_bits_wherever_results_land():
+    certificate = explore(train_with_buckets, 4, place_landings=True).certificate
+    assert (certificate.orders, certificate.placed) == (1, 200)
+
+
+def test_landings_are_placed_everywhere_before_the_wait():
+    certificate = explore(two_reductions, 2, place_landings=True).certificate
+    assert str(certificate).endswith("(1 run). 8 more runs, each with one result at another place, give the same bits.")
 
 
 @pytest.mark.parametrize(
