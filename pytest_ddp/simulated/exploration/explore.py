@@ -5,9 +5,10 @@ Runs whose steps have the same partial order are **equivalent**: every rank read
 that could have come in the other order) is reversed: the steps before the race, then those that do not depend on its
 first step, then its second step. This goes on until all reversals lead to runs that are known.
 
-What this rests on: ranks affect one another by operations alone, not by files or by Python objects that they share, and
-torch's dispatcher sees each access to a tensor (with `every_landing`, it need not). A rank can be paused where it
-launches an operation, and where it waits for one that is not complete.
+What this rests on: ranks affect one another by operations alone, not by files or by Python objects that they share. A
+rank touches no tensor of an operation in flight unseen: `guard` sees what goes through torch's dispatcher, so not NumPy
+and raw pointers (with `every_landing`, it need not see anything). A rank can be paused where it launches an operation,
+where it begins to wait, and where it polls.
 
 Source: Flanagan and Godefroid, "Dynamic Partial-Order Reduction for Model Checking Software" (POPL 2005); Abdulla et
 al., "Optimal Dynamic Partial Order Reduction" (POPL 2014), for what is run to reverse a race.

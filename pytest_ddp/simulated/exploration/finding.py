@@ -65,7 +65,7 @@ class Certificate:
     placed: int = 0
 
     def __str__(self) -> str:
-        of = f"of {self.ranks} ranks and {self.operations} operations"
+        of = f"of {self.ranks} ranks and {self.operations} operation{'s' if self.operations > 1 else ''}"
         runs = "1 run" if self.runs == 1 else f"{self.runs:,} runs"
         placed = f" {self.placed:,} more runs, each with one result at another place, give the same bits."
         text = (

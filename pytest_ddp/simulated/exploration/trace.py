@@ -6,7 +6,8 @@ wait or to poll, or returns), or the landing of an operation's results on a rank
 - a rank makes both;
 - a rank asks in one whether an operation is complete, and another rank launches this operation in the other;
 - both may decide which message a receive from any source gets;
-- one is a landing, and in the other its rank returns without having waited for it.
+- one is a landing, and in the other its rank returns without having waited for it;
+- one is a landing at which a callback of the program runs (`Future.then`), and the other is of the same rank.
 
 A landing also follows the launches of its operation; what a rank does after a wait follows the landing. No other step
 depends on a landing: before its wait, a rank touches no tensor that the operation writes, and writes to none that it
