@@ -67,7 +67,13 @@ class Network:
         self._launches_of: Any = WeakIdKeyDictionary()
 
     def begin(self, faults: Sequence[Any] = (), watch: Watch | None = None) -> None:
-        """Begin a run with these faults; `watch` is called with each event."""
+        """Begin a run with these faults; `watch` is called with each event.
+
+        Operations count from 1 in each run, unless an earlier run has left some that are not matched yet: so a fault at
+        "all_reduce#2" does not depend on what ran before.
+        """
+        if not self._open and not any(True for _ in self._mailbox):
+            self._counters.clear()
         self.events, self._faults, self._watch = [], tuple(faults), watch
 
     def forget(self) -> None:
