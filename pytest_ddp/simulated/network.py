@@ -218,7 +218,9 @@ class Network:
 
         def then(future: Any, callback: Any) -> Any:
             following = originals["then"](future, callback)
-            self._launches_of[following] = self._launches_of.get(future, ())
+            self._launches_of[following] = launches = self._launches_of.get(future, ())
+            for launch in launches:
+                launch.calls_back = True
             return following
 
         def done(future: Any) -> bool:
