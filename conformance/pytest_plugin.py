@@ -47,7 +47,7 @@ class _Suites:
         self._reports: Reports | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if any(name.startswith(_OURS) for name, _ in report.user_properties):
+        if any(str(name).startswith(_OURS) for name, _ in report.user_properties):
             if self._reports is None:
                 from conformance.library.ci import Reports  # noqa: PLC0415  most runs need none of it
 

@@ -64,6 +64,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     add_isolation(grade)
     about = "a package that submissions wrap: what it refuses, they refuse; repeatable"
     add("--library", action="append", default=[], metavar="PACKAGE", help=about)
+    about = "run wrapper and optimizer checks on simulated ranks first; a failure counts if real ranks show it too"
+    add("--simulate", action="store_true", help=about)
     about = "the longest that a submission may take to import (%(default)s)"
     add("--import-seconds", type=int, default=IMPORT_SECONDS, metavar="N", help=about)
     add("--watch", action="store_true", help="grade the current folder again whenever a file in it is saved")
@@ -155,6 +157,7 @@ def _grading(options: argparse.Namespace) -> "Grading":
         options.import_seconds,
         rubric,
         named,
+        simulate=options.simulate,
     )
 
 

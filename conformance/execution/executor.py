@@ -64,6 +64,7 @@ class Executor:
     watched: set[str] = field(default_factory=set)  # components that hung: ranks are observed, to end once they stall
     executions: int = 0  # scenarios and cases run so far
     afresh: bool = False  # whether each run has new processes
+    simulated: "Executor | None" = None  # runs what can be simulated first, if somebody asked for that
     kept_bytes: float = KEPT_BYTES  # answers of ranks that are kept for checks that draw the same
     _contracts: dict[str, Contract] = field(default_factory=dict)  # by component; of a pair, with one wrapper
     _known: dict[str, Execution] = field(default_factory=dict)
@@ -123,11 +124,19 @@ class Executor:
 
     def forget(self, component: str) -> None:
         """Forget what ranks saw of a component."""
+        if self.simulated:
+            self.simulated.forget(component)
         forget_decoded()
         self._known = {key: seen for key, seen in self._known.items() if not key.startswith(f"{component}: ")}
         self._kept = sum(seen.size for seen in self._known.values())
         if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc keeps what was freed
             trim(0)
+
+    def on(self, ranks: SizedRanks) -> "Executor":
+        """Return an executor that runs the same submission on other ranks, and has run nothing yet."""
+        deadlines = Deadlines(import_seconds=self._deadlines.import_seconds)
+        other = replace(self, ranks=ranks, alone=set(), watched=set(), executions=0, _deadlines=deadlines)
+        return replace(other, _known={}, _kept=0, _drawn_ahead={})
 
     def ahead(self, component: Asked, drawn: Sequence[Drawn]) -> Generator[Drawn]:
         """Yield each when it has run; meanwhile the ranks carry out the next one.

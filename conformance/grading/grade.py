@@ -15,6 +15,7 @@ from conformance.diagnosis.limits import limit_met
 from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.executor import KEPT_BYTES, Executor
 from conformance.execution.fork_servers import ForkServers, ranks_from
+from conformance.execution.simulated_ranks import SimulatedRanks
 from conformance.grading.events import (
     CheckBegan,
     CheckEnded,
@@ -68,6 +69,7 @@ class Grading:
         rubric: the points.
         named: whether somebody named the components, so that each of them is asked for.
         claims: what a library claims; a submission claims everything.
+        simulate: whether simulated ranks run what they can. What fails there counts if it fails on real ranks, too.
     """
 
     seed: int
@@ -82,6 +84,7 @@ class Grading:
     rubric: Rubric = NO_RUBRIC
     named: bool = True
     claims: Claims = EVERYTHING
+    simulate: bool = False
 
     def checks(self, component: str) -> tuple[Check, ...]:
         """Return the checks that a component is held to, in their order."""
@@ -131,11 +134,11 @@ def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Ite
     try:
         location = locate(path)
         location = replace(location, libraries=(*location.libraries, *grading.libraries))
-        with ranks_from(launcher, location) as ranks:
+        with ranks_from(launcher, location) as ranks, SimulatedRanks(ranks.launcher, ranks.sandbox) as simulated:
             yield RanksBegan(ranks.sandbox.enforced)
             kept = KEPT_BYTES * (_SMALL if launcher.small else 1)
             executor = Executor(ranks, location, str(grading.seed), grading.import_seconds, kept_bytes=kept)
-            yield from _grade_components(executor, grading)
+            yield from _grade_components(executor, grading, simulated)
             ended = SubmissionEnded(stand_ins=tuple(sorted(executor.stubbed)))
     except UsageError as error:
         ended = SubmissionEnded(str(error))
@@ -144,8 +147,10 @@ def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Ite
     yield ended
 
 
-def _grade_components(executor: Executor, grading: Grading) -> Iterator[Event]:
+def _grade_components(executor: Executor, grading: Grading, simulated: SimulatedRanks) -> Iterator[Event]:
     submitted = submitted_components(executor, grading.components)
+    if grading.simulate:
+        executor.simulated = executor.on(simulated)
     if grading.repro_dir is not None:
         files.remove_stale(executor.location, grading.components, grading.repro_dir)
     for name in grading.components:
@@ -311,6 +316,7 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         refused=result.refused,
         unclaimed=result.unclaimed,
         left_out=result.left_out,
+        disagreement=result.disagreement,
         examples=result.examples,
         seconds=round(result.seconds, 3),
         script=script,

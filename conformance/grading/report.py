@@ -74,6 +74,7 @@ class CheckReport:
         refused: whether it did not run because the submission raised an exception on purpose.
         unclaimed: whether it did not run because a library does not claim what it is about.
         left_out: what scenarios were left out, and the claims that did so.
+        disagreement: what failed on simulated ranks, and not on real ones, which decide.
     """
 
     id: str
@@ -93,6 +94,7 @@ class CheckReport:
     refused: bool = False
     unclaimed: bool = False
     left_out: tuple[str, ...] = ()
+    disagreement: str = ""
 
     @property
     def allows_others(self) -> bool:

@@ -42,6 +42,7 @@ class Result:
         refused: whether it did not run because the submission raised an exception on purpose.
         unclaimed: whether it did not run because of a claim.
         left_out: what was drawn, and is not claimed, in words.
+        disagreement: what failed on simulated ranks, and not on real ones.
     """
 
     check: Check
@@ -56,6 +57,7 @@ class Result:
     refused: bool = False
     unclaimed: bool = False
     left_out: tuple[str, ...] = ()
+    disagreement: str = ""
 
 
 def run_check(
@@ -125,7 +127,8 @@ def _run(search: Search, draws: Draws) -> Result:
     except Exception:  # noqa: BLE001  a fault of the judge must not end the grade
         result = without_failure("error", traceback.format_exc())
     seconds = time.perf_counter() - started
-    return replace(result, examples=search.examples, seconds=seconds, left_out=search.left_out)
+    result = replace(result, disagreement=search.disagreement, left_out=search.left_out)
+    return replace(result, examples=search.examples, seconds=seconds)
 
 
 def _failed(search: Search, drawn: Drawn, violation: Violation) -> Result:
@@ -140,7 +143,7 @@ def _held(search: Search, draws: Draws) -> Search:
     if not drawn_ahead and draws.left_out:
         raise Unclaimed("; ".join(draws.left_out))
     try:
-        with closing(search.executor.ahead(search.component, drawn_ahead)) as running:
+        with closing(search.running(drawn_ahead)) as running:
             for drawn in running:
                 search.hold(drawn)
         search.settle()

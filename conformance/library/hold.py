@@ -15,7 +15,7 @@ from conformance.grading.on_demand import Grader
 from conformance.grading.report import MAX_EXAMPLES
 from conformance.library import adapters
 from conformance.library.result import Result
-from conformance.library.ruling import Ruling, rule
+from conformance.library.ruling import Ruling, of_the_whole, rule
 from conformance.library.suite import Suite
 from pytest_ddp.errors import UsageError
 
@@ -82,8 +82,9 @@ def hold(item: pytest.Item, suite: Suite, component: str, check_id: str, ranks: 
     except UsageError as error:
         pytest.fail(str(error), pytrace=False)
     report = grader.verdict(component, check_id)
-    ruling = rule(report, suite.known.get((component, check_id)), suite.known_name)
-    item.user_properties += Result.of(suite, component, report, ruling).to_properties()
+    known = suite.known.get((component, check_id))
+    ruling = rule(report, known, suite.known_name) if report.id == check_id else of_the_whole(report)
+    item.user_properties += Result.of(suite, component, check_id, report, ruling).to_properties()
     if suite.known_file and item.config.getoption("update_known_failures"):
         ruling = ruling.updating(suite.known_name)
     scenario = f"\n\nSmallest scenario: {report.scenario!r}\n{_again(item, grader)}" if report.scenario else ""

@@ -42,11 +42,11 @@ class Result:
     known_failures: str
 
     @classmethod
-    def of(cls, suite: "Suite", component: str, report: "CheckReport", ruling: "Ruling") -> Self:
+    def of(cls, suite: "Suite", component: str, check: str, report: "CheckReport", ruling: "Ruling") -> Self:
         """Return what became of a check."""
         return cls(
             component=component,
-            check=report.id,
+            check=check,
             level=report.level,
             verdict=ruling.kind,
             text=ruling.reason if ruling.kind in {"new", "error"} else ruling.text.partition("\n")[0],
@@ -68,5 +68,5 @@ class Result:
     @classmethod
     def from_properties(cls, properties: Iterable[tuple[str, Any]]) -> Self | None:
         """Return the result that a test report carries; None if it is the report of another test."""
-        ours = {name.removeprefix(_PREFIX): value for name, value in properties if name.startswith(_PREFIX)}
+        ours = {str(name).removeprefix(_PREFIX): value for name, value in properties if str(name).startswith(_PREFIX)}
         return cls(**ours) if set(ours) == {one.name for one in fields(cls)} else None

@@ -58,6 +58,11 @@ def rule(report: CheckReport, known: KnownFailure | None, file: str) -> Ruling:
             return Ruling("error", said, first_line(report))
 
 
+def of_the_whole(report: CheckReport) -> Ruling:
+    """Return how each item of a component ends that cannot be called: no file of known failures helps."""
+    return Ruling("error", "\n\n".join(report.explanation), first_line(report))
+
+
 def first_line(report: CheckReport) -> str:
     """Return a failure in one line: the known mistake that explains it, or the first line of what was seen."""
     return (report.diagnosis or report.message).strip().partition("\n")[0]

@@ -4,6 +4,7 @@ safetensors has no complex numbers: they travel as pairs, and are named beside t
 """
 
 import struct
+from collections.abc import Sequence
 from json import dumps, loads  # by name: a submission may replace `json.dumps`
 from typing import Any
 
@@ -42,3 +43,24 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     if not isinstance(header, dict):
         raise MalformedError(f"not an answer of a rank of ours: its header is {header!r}")
     return header, tensors
+
+
+def join(parts: Sequence[bytes]) -> bytes:
+    """Return several byte strings as one, such as the tasks of all ranks that one process hosts."""
+    return b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
+
+
+def split(data: bytes) -> list[bytes]:
+    """Return the byte strings that `join` was given.
+
+    Raises:
+        MalformedError: the bytes are something else.
+    """
+    parts, at = list[bytes](), 0
+    while at < len(data):
+        if at + _LENGTH.size > len(data):
+            raise MalformedError("not the answers of ranks of ours: they end early")
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size + length
+        parts.append(data[at - length : at])
+    return parts

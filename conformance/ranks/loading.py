@@ -39,6 +39,24 @@ def load(location: Location, stubbed: tuple[str, ...] = ()) -> ModuleType:
     return _loaded[location]
 
 
+def load_again(location: Location) -> tuple[ModuleType, dict[str, ModuleType]]:
+    """Import the adapters once more, for a simulated rank, after `load`; return them, and all modules of theirs.
+
+    The adapters of an installed package are not imported again: its ranks share them.
+    """
+    if location.root is None:
+        return _loaded[location], {}
+    for name in own_modules(location):
+        del sys.modules[name]
+    adapters = with_stubs(lambda: _import(location), location)
+    return adapters, own_modules(location)
+
+
+def own_modules(location: Location) -> dict[str, ModuleType]:
+    """Return the submission's modules that are imported, by name."""
+    return {name: module for name, module in list(sys.modules.items()) if _is_of(module, location)}
+
+
 @contextmanager
 def _exits_raise() -> Iterator[None]:
     """Let `os._exit` raise SystemExit during the block, so that a traceback shows its line; not in other processes."""
@@ -120,7 +138,8 @@ def _is_in_package(filename: str, name: str) -> bool:
 
 def _is_of(module: ModuleType, location: Location) -> bool:
     """Whether a module is the submission's; a namespace package has no file, and is known by its folders."""
-    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    kept = getattr(module, "__dict__", {})  # an object with a `__getattr__` may be in place of a module
+    places = [kept.get("__file__"), *kept.get("__path__", ())]
     return any(is_own(place, location) for place in places if place)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from importlib import import_module
+from types import ModuleType
 
 import torch
 
@@ -26,16 +27,22 @@ def run(payload: bytes) -> bytes:
 
 
 def carry_out(task: Task) -> Answer:
-    """Import the submission and run the exercise with it; restore torch's global generator."""
+    """Import the submission and run the exercise with it."""
     with stage("import of the adapters"):
         adapters = load(task.submission, task.stubs)
+    with noticing() as used:
+        seen = exercise(task, adapters)
+    return replace(seen, stubbed=sorted(stand_ins.used), borrowed=sorted(used))
+
+
+def exercise(task: Task, adapters: ModuleType) -> Answer:
+    """Run the exercise of a task with imported adapters; restore torch's global generator."""
     context = Context(task, adapters)
-    module, _, exercise = task.exercise.partition(":")
+    module, _, name = task.exercise.partition(":")
     state = torch.random.get_rng_state()
     try:
-        with gate(task.drawn), on_two_machines(task.drawn), noticing() as used:
-            seen = getattr(import_module(module), exercise)(context) or context.answered()
-            unwaited = unawaited(task.drawn)
+        with gate(task.drawn), on_two_machines(task.drawn):
+            seen: Answer = getattr(import_module(module), name)(context) or context.answered()
+            return replace(seen, unawaited=unawaited(task.drawn))
     finally:
         torch.random.set_rng_state(state)
-    return replace(seen, unawaited=unwaited, stubbed=sorted(stand_ins.used), borrowed=sorted(used))

@@ -38,7 +38,7 @@ from pytest_ddp.torch_internals import (
 _HAS_HOOKS = hasattr(dist.ProcessGroup, "register_pre_hook")
 _HOOK_ID = 0xDD9
 _recorder: Recorder | None = None
-_watchers: list[Callable[[Fingerprint], None]] = []
+_watchers: list[tuple[int, Callable[[Fingerprint], None]]] = []  # with the thread that began to watch
 _lock = threading.Lock()
 
 
@@ -93,12 +93,23 @@ def unfinished_messages() -> list[str]:
 
 @contextmanager
 def watch_collectives(watcher: Callable[[Fingerprint], None]) -> Iterator[None]:
-    """Call `watcher` with every operation that this process enters, from any thread, before it is issued."""
-    _watchers.append(watcher)
+    """Call `watcher` with every operation that this process enters, from any thread, before it is issued.
+
+    A simulated rank is a thread: there it is called with what this thread enters (see `announce`).
+    """
+    entry = threading.get_ident(), watcher
+    _watchers.append(entry)
     try:
         yield
     finally:
-        _watchers.remove(watcher)
+        _watchers.remove(entry)
+
+
+def announce(fingerprint: Fingerprint) -> None:
+    """Call the watchers of this thread with an operation of a simulated group, which is not recorded here."""
+    for thread, watcher in tuple(_watchers):
+        if thread == threading.get_ident():
+            watcher(fingerprint)
 
 
 def install() -> None:
@@ -201,7 +212,7 @@ def _record(
                 on_cpu = bool(tensors) and tensors[0].device.type == "cpu"
                 _log.add(_recorder.count, fingerprint, has_handle=fingerprint.asynchronous and on_cpu)
             _recorder.record(fingerprint.encode())
-    for watcher in tuple(_watchers):
+    for _, watcher in tuple(_watchers):
         watcher(fingerprint)
 
 

@@ -5,6 +5,7 @@ run = simulate(function, 256)
 run.raise_problem()
 """
 
+from pytest_ddp.simulated.job import Job, file_operations_of, operations_of, run_job
 from pytest_ddp.simulated.network import Event
 from pytest_ddp.simulated.operation import Launch
 from pytest_ddp.simulated.problems import (
@@ -31,6 +32,7 @@ __all__ = [
     "Clamped",
     "Deadlock",
     "Event",
+    "Job",
     "Launch",
     "LostMessage",
     "Mismatch",
@@ -49,5 +51,8 @@ __all__ = [
     "UnfinishedCollective",
     "UseBeforeWait",
     "WriteInFlight",
+    "file_operations_of",
+    "operations_of",
+    "run_job",
     "simulate",
 ]

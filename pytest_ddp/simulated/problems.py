@@ -74,3 +74,15 @@ class PeerLost(RuntimeError):  # noqa: N818  what it says
 
 class RankStopped(BaseException):  # ends a rank, and no `except Exception` may catch it
     """Raised in ranks that still run when a simulation ends early."""
+
+
+class RankKilled(BaseException):  # as RankStopped
+    """Raised in a rank that a fault kills, and whenever it then still does something.
+
+    Attributes:
+        dead_before: whether the rank was killed earlier.
+    """
+
+    def __init__(self, text: str, *, dead_before: bool = False) -> None:
+        super().__init__(text)
+        self.dead_before = dead_before

@@ -29,7 +29,8 @@ def simulate(
         *arguments: its arguments; all ranks get the same objects.
         schedule: decides which rank runs next and which results land early; by default, a rank runs until it waits.
         reduction: the order in which reductions add: "rank_order", "ring" or "tree".
-        faults: called with each `Launch`, in the thread of its rank; a fault may raise.
+        faults: plain data of `pytest_ddp.planning.faults`, or functions that are called with each `Launch`, in the
+            thread of its rank, and may raise.
         watch: called with each event as it happens, and with its launch if it has one.
 
     Returns:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import torch.distributed as dist
 
+from pytest_ddp.simulated.faults.injection import injection
 from pytest_ddp.simulated.guard import BufferGuard
 from pytest_ddp.simulated.network import Event, Network, Watch
 from pytest_ddp.simulated.problems import Problem, ProblemFound, RankStopped
@@ -119,9 +120,10 @@ class SimulatedWorld:
         """
         network, scheduler = self._network, self._scheduler
         simulation = Simulation([None] * self.size)
-        network.begin(faults, watch)
         bodies = [partial(self._run_rank, simulation, function, rank) for rank in range(self.size)]
-        scheduler.run(bodies, schedule or Recorded(), backwards=backwards)
+        with injection(faults, scheduler) as hooks:
+            network.begin(hooks, watch)
+            scheduler.run(bodies, schedule or Recorded(), backwards=backwards)
         if check_the_end:
             network.check_the_end()
         simulation.problem = scheduler.problem

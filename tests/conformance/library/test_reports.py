@@ -8,7 +8,7 @@ import pytest
 from conformance.grading.report import CheckReport
 from conformance.library.known_failures import KnownFailure
 from conformance.library.result import Result
-from conformance.library.ruling import Ruling, rule
+from conformance.library.ruling import Ruling, of_the_whole, rule
 from conformance.library.summary import Item, annotations, to_markdown
 
 REPORT = CheckReport("no_sync", "extended", "passed", "Nothing is sent.")
@@ -58,6 +58,12 @@ MENDED = "and known.txt lists it as a known failure. Delete line 3: ddp no_sync 
 )
 def test_each_outcome_is_ruled_against_the_file_of_known_failures(changes, known, ruling):
     assert rule(replace(REPORT, **changes), known, "known.txt") == ruling
+
+
+def test_a_component_that_cannot_be_called_is_an_error_in_each_item():
+    report = CheckReport("can_be_called", "core", "failed", "It can be called.", message="It takes two arguments.")
+    words = "It takes two arguments.\n\nRequired: It can be called."
+    assert of_the_whole(report) == Ruling("error", words, "It takes two arguments.")
 
 
 def test_an_update_expects_what_is_new_and_accepts_what_is_mended():

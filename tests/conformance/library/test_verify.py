@@ -66,6 +66,10 @@ def test_both_hold_a_wrapper_and_an_optimizer_together(run_library):
     ("given", "words"),
     [
         ({"wrap": "mylib:not_written"}, 'mylib.py", line 32, in not_written'),
+        (
+            {"wrap": "mylib:average"},
+            "get_ddp has the signature get_ddp(wrapped, optimizer); it is called as ",
+        ),
         ({"wrap": "mylib:Missing"}, "module 'mylib' has no attribute 'Missing'"),
         ({"world_size": 1}, "--ddp-world-size=1: a single rank has nothing to synchronise; give 2 or more"),
     ],
@@ -74,6 +78,15 @@ def test_functions_that_cannot_be_used_fail_each_item(run_library, given, words)
     run = run_library("-k", "ddp-runs_to_the_end", **given)
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     assert words in run.stdout.str()
+
+
+def test_two_suites_in_one_file_have_ranks_of_their_own(run_library, pytester):
+    assert run_library("-k", AVERAGED).parseoutcomes()["passed"] == 1
+    suite = pytester.path / "test_mylib.py"
+    text = suite.read_text()
+    suite.write_text(f"{text}\n{text.replace('test_conformance', 'test_summed').replace('average', 'summed')}")
+    run = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--ddp-world-size=2", "-v", "-k", AVERAGED)
+    run.stdout.fnmatch_lines(["*::test_conformance[[]ddp-g* PASSED*", "*::test_summed[[]ddp-g* FAILED*"])
 
 
 def test_an_exception_on_purpose_is_a_refusal_where_a_property_is_extended(run_library):

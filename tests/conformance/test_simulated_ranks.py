@@ -1,0 +1,135 @@
+"""Simulated ranks run what they can first; what fails there counts only if real ranks show it too."""
+
+import io
+from collections.abc import Callable
+
+import pytest
+import torch
+from rich.console import Console
+
+from conformance.components.registry import COMPONENTS
+from conformance.execution.executor import Executor
+from conformance.execution.fork_servers import ForkServers, ranks_from
+from conformance.execution.simulated_ranks import SimulatedRanks, can_be_simulated
+from conformance.grading.events import Reports
+from conformance.grading.formats.console import show
+from conformance.grading.grade import Grading, grade
+from conformance.judging.run_check import Result, draws_of, run_check
+from conformance.protocol.codec import MalformedError, join, split
+from conformance.scenarios.scenario import Scenario
+from conformance.submissions.location import locate
+
+AVERAGES = """
+import threading
+import torch.distributed as dist
+
+{head}
+
+def get_naive_ddp(module):
+    for p in module.parameters():
+        dist.broadcast(p.data, src=0)
+    return module
+
+def average(model):
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= {size}
+
+def naive_ddp_on_after_backward(ddp_model, optimizer):
+    {finish}
+"""
+RIGHT = {"head": "", "size": "dist.get_world_size()", "finish": "average(ddp_model)"}
+IN_A_THREAD = "done = threading.Thread(target=average, args=(ddp_model,)); done.start(); done.join()"
+KEEPS_A_RANK = "RANKS = set()"
+NOTES_ITS_RANK = "RANKS.add(dist.get_rank()); assert len(RANKS) == 1; average(ddp_model)"
+NAIVE = COMPONENTS["naive_ddp"]
+CHECKS = {check.id: check for check in NAIVE.checks}
+Hold = Callable[..., Result]
+
+
+@pytest.fixture
+def held(launcher: ForkServers, submit) -> Hold:
+    """Holds a submission to a check, on simulated ranks first; `executors` are those of real and simulated ranks."""
+
+    def hold(check: str, **parts: str) -> Result:
+        location = locate(str(submit(AVERAGES.format(**{**RIGHT, **parts}))))
+        with ranks_from(launcher) as ranks, SimulatedRanks(ranks.launcher, ranks.sandbox) as simulated:
+            executor = Executor(ranks, location, "1")
+            assert not executor.look([]).error
+            executor.simulated = executor.on(simulated)
+            hold.executors = executor, executor.simulated
+            return run_check(NAIVE, CHECKS[check], executor, world_size=3, seed=1, examples=5)
+
+    return hold
+
+
+def test_what_holds_on_simulated_ranks_needs_no_real_ones(held: Hold):
+    found = held("gradients_averaged")
+    real, simulated = held.executors
+    assert (found.status, found.disagreement) == ("passed", "")
+    assert (real.executions, simulated.executions) == (0, 5)
+
+
+def test_real_ranks_confirm_a_failure(held: Hold):
+    found = held("gradients_averaged", size="2")
+    real, simulated = held.executors
+    assert (found.status, found.disagreement) == ("failed", "")
+    assert "divided by a fixed 2" in found.diagnosis
+    assert real.executions
+    assert simulated.executions
+
+
+def test_what_fails_on_simulated_ranks_alone_is_no_failure(held: Hold):
+    found = held("gradients_averaged", finish=IN_A_THREAD)
+    real, _ = held.executors
+    assert found.status == "passed"
+    assert "gradient" in found.disagreement
+    assert real.executions == 5
+
+
+def test_each_rank_has_its_own_copies_of_the_modules(held: Hold):
+    found = held("gradients_averaged", head=KEEPS_A_RANK, finish=NOTES_ITS_RANK)
+    assert (found.status, found.disagreement) == ("passed", "")
+
+
+def test_gated_scenarios_run_on_real_ranks(held: Hold):
+    assert held("results_are_waited_for").status == "passed"
+    real, simulated = held.executors
+    assert (real.executions, simulated.executions) == (5, 0)
+
+
+@pytest.mark.parametrize("fact", ["gated", "counted", "spoiled", "weighed"])
+def test_what_needs_processes_is_not_simulated(fact: str):
+    assert can_be_simulated(NAIVE, Scenario())
+    assert not can_be_simulated(NAIVE, Scenario(**{fact: True}))
+    assert not can_be_simulated(COMPONENTS["checkpoint"], COMPONENTS["checkpoint"].simplest)
+
+
+def test_simulated_and_real_ranks_see_the_same(launcher: ForkServers):
+    """With two ranks, each order of a sum gives the same bits."""
+    drawn = draws_of(NAIVE, CHECKS["gradients_averaged"], "1", world_size=2, seed=1, examples=3).all()
+    with ranks_from(launcher) as ranks, SimulatedRanks(ranks.launcher, ranks.sandbox) as simulated:
+        executor = Executor(ranks, locate("examples/correct"), "1")
+        for one in drawn:
+            real, seen = executor.run(NAIVE, one), executor.on(simulated).run(NAIVE, one)
+            for there, here in zip(real.answers[0], seen.answers[0], strict=True):
+                assert there.tensors.keys() == here.tensors.keys()
+                assert all(torch.equal(there.tensors[name], here.tensors[name]) for name in there.tensors)
+                assert [one.op for one in there.happenings[0]] == [one.op for one in here.happenings[0]]
+
+
+def test_a_grade_says_where_they_differ(launcher: ForkServers, submit):
+    path = str(submit(AVERAGES.format(**{**RIGHT, "finish": IN_A_THREAD})))
+    grading = Grading(1, 2, ("naive_ddp",), 1, core=True, simulate=True)
+    (report,) = Reports.of(grade([path], grading, launcher))
+    shown = io.StringIO()
+    show(report, Console(file=shown, width=300))
+    assert report.components[0].checks[0].status == "passed"
+    assert "On simulated ranks only: naive_ddp fails in gradients_averaged" in shown.getvalue()
+
+
+def test_parts_are_joined_and_split():
+    parts = [b"", b"a", b"bc" * 1000]
+    assert split(join(parts)) == parts
+    with pytest.raises(MalformedError, match="end early"):
+        split(join(parts) + b"\0")
