@@ -72,7 +72,13 @@ class Network:
         return self._ranks_of_groups.setdefault(ranks, ranks)
 
     def begin(self, faults: Sequence[Any] = (), watch: Watch | None = None) -> None:
-        """Begin a run with these faults; `watch` is called with each event."""
+        """Begin a run with these faults; `watch` is called with each event.
+
+        Operations count from 1 in each run, unless an earlier run has left some that are not matched yet: so a fault at
+        "all_reduce#2" does not depend on what ran before.
+        """
+        if not self._open and not any(True for _ in self._mailbox):
+            self._counters.clear()
         self.events, self._faults, self._watch = [], tuple(faults), watch
 
     def forget(self) -> None:
@@ -217,7 +223,9 @@ class Network:
 
         def then(future: Any, callback: Any) -> Any:
             following = originals["then"](future, callback)
-            self._launches_of[following] = self._launches_of.get(future, ())
+            self._launches_of[following] = launches = self._launches_of.get(future, ())
+            for launch in launches:
+                launch.calls_back = True
             return following
 
         def done(future: Any) -> bool:
