@@ -8,7 +8,10 @@ def test_any_order(ddp): ...
 
 from hypothesis import strategies as st
 
+from pytest_ddp.planning.fault_strategies import corruptions, crashes, delays, partitions, plans
 from pytest_ddp.schedule_text import format_schedule
+
+__all__ = ["Choices", "corruptions", "crashes", "delays", "partitions", "plans", "schedules"]
 
 _NEAR, _FAR = (12, 3), (400, 64)  # decisions that follow the default, and the largest option
 

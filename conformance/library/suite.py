@@ -1,7 +1,7 @@
 """What `verify` is asked for: which functions of a library are held to which checks, as values."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -94,16 +94,24 @@ class Suite:
     claims: Claims
     libraries: tuple[str, ...]
     known_file: Path | None
-    adapters: dict[str, Named | None] = field(init=False)
-    known: Known = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Raise UsageError if a function cannot be had, or a line of the file is wrong."""
+    def hold_valid(self) -> None:
+        """Raise UsageError if a function cannot be had, a claim cannot be made, or a line of the file is wrong."""
         self.functions.hold_complete()
         if self.claims.mistake:
             raise UsageError(self.claims.mistake)
-        vars(self)["adapters"] = self.functions.adapters(self.test_file)
-        vars(self)["known"] = known_failures.read(self.known_file, self.checks) if self.known_file else {}
+        self.adapters  # noqa: B018  each is computed once
+        self.known  # noqa: B018  likewise
+
+    @cached_property
+    def adapters(self) -> dict[str, Named | None]:
+        """The adapter functions by name, as `Functions.adapters` returns them."""
+        return self.functions.adapters(self.test_file)
+
+    @cached_property
+    def known(self) -> Known:
+        """The known failures by component and check."""
+        return known_failures.read(self.known_file, self.checks) if self.known_file else {}
 
     @property
     def known_name(self) -> str:

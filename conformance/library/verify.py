@@ -60,8 +60,9 @@ def verify(
         engine=engine,
     )
     known_file = None if known_failures is None else test_file.parent / known_failures
+    suite = Suite(test_file, caller.f_lineno, functions, claims, tuple(libraries), known_file)
     try:
-        suite = Suite(test_file, caller.f_lineno, functions, claims, tuple(libraries), known_file)
+        suite.hold_valid()
     except UsageError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     return _test_of(suite)

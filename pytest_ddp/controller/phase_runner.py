@@ -7,7 +7,7 @@ and to teardown.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,10 +18,11 @@ from pytest_ddp.controller.group_scope import GroupScope, GroupScopes
 from pytest_ddp.controller.planner import Planner
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.given.failures import Bugs
-from pytest_ddp.given.items import ExampleRanks, draws, is_given
+from pytest_ddp.given.items import ExampleRanks, is_given
 from pytest_ddp.items import node_id
 from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised
+from pytest_ddp.planning.request import draws
 from pytest_ddp.planning.world import World
 from pytest_ddp.protocol.phases import EXIT_KIND, ItemId, Proceed, RunTest, When
 from pytest_ddp.protocol.targets import PROCEED, RUN_TEST
@@ -54,7 +55,7 @@ class PhaseRunner:
     _test: RunTest | None = None
     _timeout: float = 0.0
     _failed: bool = False
-    _schedule: Any = None
+    _simulation: dict[str, Any] = field(default_factory=dict)
 
     def take_over(self, item: pytest.Item) -> None:
         """Let the phases of a test run on ranks instead of here."""
@@ -78,26 +79,26 @@ class PhaseRunner:
             failure = str(error)
         if failure:  # outside of the handler, so that pytest does not print it twice
             pytest.fail(failure, pytrace=False)
-        self._timeout, self._failed, self._schedule = run.timeout, False, run.schedule
+        self._timeout, self._failed = run.timeout, False
+        self._simulation = {name: value for name in ("schedule", "faults") if (value := getattr(run, name)) is not None}
         self._test = RunTest(_item_id(item), self.new_shared_path())
         item.addfinalizer(partial(self._teardown, item))
         self._run(item, "setup", RUN_TEST, self._test.encode())
 
     def _call(self, item: pytest.Item) -> None:
         __tracebackhide__ = True
-        if is_given(item) or draws(self._schedule):
+        if is_given(item) or any(map(draws, self._simulation.values())):
             self._run_examples(item)
         else:
-            self._run(item, "call", PROCEED, Proceed("call", schedule=self._schedule or ()).encode())
+            self._run(item, "call", PROCEED, Proceed("call", **self._simulation).encode())
 
     def _run_examples(self, item: pytest.Item) -> None:
         from pytest_ddp.given.dispatch import run_examples  # noqa: PLC0415  imports Hypothesis
 
         __tracebackhide__ = True
         scope, setup = self._current(), self._test.encode() if self._test else b""
-        ranks = ExampleRanks(
-            scope.pool, scope.group, self._timeout, setup, Proceed("teardown").encode(), self._schedule
-        )
+        teardown = Proceed("teardown").encode()
+        ranks = ExampleRanks(scope.pool, scope.group, self._timeout, setup, teardown, self._simulation)
         outcomes, bugs = run_examples(item, ranks)
         if bugs is not None:
             item.stash[bugs_key] = bugs

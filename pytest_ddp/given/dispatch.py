@@ -17,7 +17,6 @@ import cloudpickle
 import pytest
 from hypothesis import HealthCheck, event, given, note, settings, target
 from hypothesis.errors import DeadlineExceeded, Flaky, UnsatisfiedAssumption
-from hypothesis.strategies import SearchStrategy
 
 from pytest_ddp.errors import LaunchError, PytestDDPError, UsageError
 from pytest_ddp.given.failures import Bugs, ExampleFailed, example_failure
@@ -34,6 +33,7 @@ from pytest_ddp.given.hypothesis_internals import (
 from pytest_ddp.given.items import ExampleRanks, is_given
 from pytest_ddp.outcomes.failure import failures, summary
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped, TimedOut
+from pytest_ddp.planning.request import draws
 from pytest_ddp.protocol.phases import ExampleReport
 from pytest_ddp.pytest_internals import Skipped as SkippedTest
 from pytest_ddp.pytest_internals import argument_names, parameters
@@ -78,7 +78,7 @@ def run_examples(item: Any, ranks: ExampleRanks) -> tuple[Sequence[Outcome], Bug
 def _example_test(item: Any, dispatcher: "_Dispatcher") -> Iterator[Callable[[], None]]:
     """Give the test of Hypothesis that calls the dispatcher: the item's own, or one that draws only a schedule."""
     if not is_given(item):
-        yield _schedule_test(item, dispatcher)
+        yield _simulation_test(item, dispatcher)
         return
     handle, known = item.obj.hypothesis, parameters(item)
     arguments = {name: known.get(name, _Placeholder()) for name in argument_names(item)}
@@ -87,17 +87,18 @@ def _example_test(item: Any, dispatcher: "_Dispatcher") -> Iterator[Callable[[],
         yield functools.partial(item.obj, **arguments)
 
 
-def _schedule_test(item: Any, dispatcher: "_Dispatcher") -> Callable[[], None]:
-    """Return a test that draws schedules; it has no deadline, because an example runs on many ranks."""
+def _simulation_test(item: Any, dispatcher: "_Dispatcher") -> Callable[[], None]:
+    """Return a test that draws schedules or faults; it has no deadline, because an example runs on many ranks."""
 
-    def dispatch(schedule: Sequence[int]) -> None:
+    def dispatch(**simulation: Any) -> None:
         __tracebackhide__ = True
-        dispatcher.run({}, schedule)
+        dispatcher.run({}, simulation)
 
     dispatch.__name__ = dispatch.__qualname__ = item.originalname
     add_to_key(dispatch, item.nodeid)
+    drawn = {name: value for name, value in dispatcher.ranks.simulation.items() if draws(value)}
     unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    test: Callable[[], None] = unhurried(given(schedule=dispatcher.ranks.schedule)(dispatch))
+    test: Callable[[], None] = unhurried(given(**drawn)(dispatch))
     return test
 
 
@@ -118,10 +119,11 @@ class _Dispatcher:
     _last_failure: ExampleFailed | None = None  # after which no example can be run
     _last_choices: object = None
 
-    def run(self, arguments: dict[str, Any], schedule: Sequence[int] | None = None) -> None:
+    def run(self, arguments: dict[str, Any], simulation: Mapping[str, Any] | None = None) -> None:
         """Run one example; return if it passed on every rank."""
         __tracebackhide__ = True
-        body = _pickled(arguments, self._drawn_schedule() if schedule is None else schedule)
+        drawn = self._draw_simulation() if simulation is None else simulation
+        body = _pickled(arguments, {**self.ranks.simulation, **drawn})
         choices = current_choices() or body
         if self._last_failure is not None:
             raise self._last_failure if choices == self._last_choices else UnsatisfiedAssumption("no ranks are left")
@@ -136,14 +138,12 @@ class _Dispatcher:
             self._prepare_next(error, choices)
             raise error
 
-    def _drawn_schedule(self) -> Sequence[int]:
-        """Return the schedule of the example: draw it if the test has a strategy for it."""
-        wanted = self.ranks.schedule
-        if not isinstance(wanted, SearchStrategy):
-            return wanted or ()
-        schedule: Sequence[int] = draw(wanted)
-        note(f"schedule={schedule!r}")
-        return schedule
+    def _draw_simulation(self) -> dict[str, Any]:
+        """Return a schedule and faults for the example, as far as the test has strategies for them."""
+        drawn = {name: draw(value) for name, value in self.ranks.simulation.items() if draws(value)}
+        for name, value in drawn.items():
+            note(f"{name}={value!r}")
+        return drawn
 
     def _error(self, reports: Mapping[int, ExampleReport]) -> BaseException | None:
         rejected = [report.rejected for report in reports.values() if report.rejected is not None]
@@ -225,10 +225,10 @@ class _Placeholder:
         return "..."
 
 
-def _pickled(arguments: dict[str, Any], schedule: Sequence[int]) -> bytes:
+def _pickled(arguments: dict[str, Any], simulation: Mapping[str, Any]) -> bytes:
     """Pickle the arguments, for all ranks alike; name the one that draws in the test's body, or cannot be pickled."""
     try:
-        return _pickle(arguments, schedule)
+        return _pickle(arguments, simulation)
     except Exception:  # pickling a foreign object may raise anything
         for name, value in arguments.items():
             _check(name, value)
@@ -269,8 +269,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         return super().reducer_override(found)
 
 
-def _pickle(value: Any, schedule: Sequence[int] = ()) -> bytes:
-    """Return a pickle of a value, one of the seed that `st.random_module()` drew, or None, and one of the schedule.
+def _pickle(value: Any, simulation: Mapping[str, Any] | None = None) -> bytes:
+    """Return a pickle of a value, one of the seed that `st.random_module()` drew, or None, and one for simulated ranks.
 
     Each rank seeds itself. Classes and functions of test modules are pickled by name: ranks collect the same files.
     """
@@ -278,5 +278,5 @@ def _pickle(value: Any, schedule: Sequence[int] = ()) -> bytes:
     pickler = _Pickler(file)
     pickler.dump(value)
     cloudpickle.dump(pickler.seed, file)
-    cloudpickle.dump(schedule, file)
+    cloudpickle.dump(simulation, file)
     return file.getvalue()

@@ -1,8 +1,8 @@
 """The Hypothesis tests among distributed tests, and the ranks of their examples. Imports Hypothesis only for them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,11 +27,6 @@ def is_given(item: pytest.Item) -> bool:
     return hasattr(getattr(item, "obj", None), "hypothesis")
 
 
-def draws(value: object) -> bool:
-    """Whether a value of `@distributed(schedule=...)` is a strategy of Hypothesis."""
-    return hasattr(value, "example")
-
-
 def check_hypothesis(item: pytest.Item) -> None:
     """Fail a test that Hypothesis runs without `@given`: a state machine."""
     if getattr(getattr(item, "obj", None), "is_hypothesis_test", False) and not is_given(item):
@@ -48,7 +43,7 @@ class ExampleRanks:
         timeout: seconds that an example, setup or teardown may take.
         setup: the `RunTest` that sets the test up.
         teardown: the `Proceed` that tears the test and all its fixtures down.
-        schedule: of simulated ranks: the choices of all examples, or a strategy that draws them; None for the default.
+        simulation: values of `schedule` and `faults` for simulated ranks: what all examples have, or strategies.
     """
 
     pool: RankPool
@@ -56,7 +51,7 @@ class ExampleRanks:
     timeout: float
     setup: bytes
     teardown: bytes
-    schedule: Any = None
+    simulation: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, body: bytes, *, shown: bool) -> list[Outcome]:
         """Run one example.

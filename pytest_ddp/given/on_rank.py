@@ -36,8 +36,8 @@ _first_rng_state = pytest.StashKey[tuple[str, torch.Tensor]]()
 
 def example(body: bytes) -> bytes:
     """Run the current test with pickled arguments; return an `ExampleReport`, or raise a failure that carries one."""
-    *_, schedule = _unpickled(body)
-    return RankPlugin.current.on_ranks(partial(_example, body), schedule)
+    *_, simulation = _unpickled(body)
+    return RankPlugin.current.on_ranks(partial(_example, body), **simulation)
 
 
 def _example(body: bytes) -> bytes:
@@ -129,8 +129,8 @@ class _ExampleRun:
             raise shown from None
 
 
-def _unpickled(body: bytes) -> tuple[dict[str, Any], int | None, tuple[int, ...]]:
-    """Return the arguments, the seed of `st.random_module()`, and the choices of the schedule."""
+def _unpickled(body: bytes) -> tuple[dict[str, Any], int | None, dict[str, Any]]:
+    """Return the arguments, the seed of `st.random_module()`, and the schedule and faults of simulated ranks."""
     file = BytesIO(body)
     try:
         return cloudpickle.load(file), cloudpickle.load(file), cloudpickle.load(file)

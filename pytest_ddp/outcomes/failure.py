@@ -195,7 +195,7 @@ def describe_outcome(outcome: Outcome, *, several: bool = False) -> str:
     was, it, its = ("were", "they", "their") if several else ("was", "it", "its")
     match outcome:
         case Returned():
-            return "passed"
+            return "was killed by a fault" if outcome.killed else "passed"
         case Skipped():
             return f"skipped: {outcome.reason}"
         case Raised() if peer_left(outcome):

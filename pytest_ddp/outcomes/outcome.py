@@ -31,9 +31,10 @@ class _OnRank:
 
 @dataclass(frozen=True, kw_only=True)
 class Returned(_OnRank):
-    """The target returned `body`."""
+    """The target returned `body`, or a fault that the test asked for killed the simulated rank before."""
 
     body: bytes = b""
+    killed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ class Request:
 
     Attributes:
         schedule: of simulated ranks: choices, or a strategy of Hypothesis that draws them.
-        faults: of simulated ranks: what happens to their operations; or a strategy that draws it.
+        faults: of simulated ranks: a plan of what happens to their operations; or a strategy that draws one.
     """
 
     world_sizes: tuple[int, ...] = ()
@@ -63,8 +63,10 @@ class Request:
         cls, world_size: int | Sequence[int] | None = None, *, isolation: str | None = None, **options: Any
     ) -> "Request":
         """Return the request of one decorator with these options; raise UsageError for a value that is not valid."""
-        schedule = _schedule(options.pop("schedule", None))
-        return cls(_world_sizes(world_size), isolation=isolation or "warm", schedule=schedule, **options)
+        schedule, faults = _schedule(options.pop("schedule", None)), options.pop("faults", None)
+        if faults is not None and not draws(faults):
+            faults = tuple(faults) if isinstance(faults, Sequence) else (faults,)
+        return cls(_world_sizes(world_size), isolation=isolation or "warm", schedule=schedule, faults=faults, **options)
 
     @classmethod
     def combined(cls, decorators: Iterable[Mapping[str, Any]]) -> "Request":
@@ -93,13 +95,18 @@ def _world_sizes(wanted: int | Sequence[int] | None) -> tuple[int, ...]:
     return sizes
 
 
+def draws(value: object) -> bool:
+    """Whether the value of an option is a strategy of Hypothesis, which this module does not import."""
+    return hasattr(value, "example")
+
+
 def _schedule(wanted: Any) -> Any:
     """Return choices as a tuple, and a strategy as it is."""
     try:
         choices = parse_schedule(wanted) if isinstance(wanted, str) else wanted
     except ValueError as error:
         raise UsageError(f"@distributed(schedule=...): {error}") from None
-    if choices is None or hasattr(choices, "example"):
+    if choices is None or draws(choices):
         return choices
     if not isinstance(choices, Sequence) or not all(isinstance(one, int) and one >= 0 for one in choices):
         raise UsageError(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped, Stopped
+from pytest_ddp.outcomes.outcome import SIMULATION_ENDED, Outcome, Raised, Returned, Skipped, Stopped
 from pytest_ddp.protocol.messages import Answer, Decoder, SimulatedRun
 
 
@@ -29,8 +29,10 @@ def _outcome(answer: Answer, schedule: str, output: str) -> Outcome:
     fields: dict[str, Any] = {"rank": answer.number, "seconds": answer.seconds, "schedule": schedule, "output": output}
     if answer.outcome == "returned":
         return Returned(**fields, body=answer.body)
+    if answer.outcome == "killed":
+        return Returned(**fields, killed=True)
     if answer.outcome == "skipped":
         return Skipped(**fields, reason=answer.message, body=answer.body)
     if answer.outcome == "stopped":
-        return Stopped(**fields, because=answer.message)
+        return Stopped(**fields, because=SIMULATION_ENDED)
     return Raised(**fields, kind=answer.kind, message=answer.message, traceback=answer.traceback, body=answer.body)

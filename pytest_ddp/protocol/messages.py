@@ -73,7 +73,7 @@ class Answer:
 class SimulatedRun:
     """The head of the body of an `Answer` for simulated ranks; an `Answer` per rank follows, its number is the rank.
 
-    `schedule` are the choices of the run as text. `outcome` may be "stopped", too: another rank failed.
+    `schedule` are the choices of the run as text. `outcome` may be "stopped" (another rank failed) or "killed" too.
     """
 
     schedule: str = ""

@@ -81,13 +81,13 @@ class Proceed(_FromController):
         next_test: for teardown, the test that runs next on these ranks and keeps the fixtures of wider scope that it
             shares with this one; None ends all fixtures.
         schedule: for the call on simulated ranks, the choices of the schedule.
-        faults: for the call on simulated ranks, what happens to their operations, pickled.
+        faults: for the call on simulated ranks, what happens to their operations.
     """
 
     phase: Literal["call", "teardown"]
     next_test: ItemId | None = None
     schedule: tuple[int, ...] = ()
-    faults: bytes = b""
+    faults: tuple[Any, ...] = ()
 
 
 class RankWarning(NamedTuple):

@@ -6,7 +6,7 @@ wrappers around the protocol (warnings, assertion rewriting) enclose all three p
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -105,7 +105,7 @@ class RankPlugin:
         debugger = RankDebugger(start.settings.pdb_rank, start.terminal)
         return [debugger, self.collection, self.records, ExceptionHooks(), AdoptedTests(self.state.context)]
 
-    def on_ranks(self, function: Callable[[], bytes], _schedule: Sequence[int] = (), _faults: bytes = b"") -> bytes:
+    def on_ranks(self, function: Callable[[], bytes], **_simulation: Any) -> bytes:
         """Call a function on each rank of this process; return what answers the run. Here the process is the rank."""
         return function()
 
@@ -165,7 +165,7 @@ class RankPlugin:
         if self._item is None:  # a test that was not found here has nothing to tear down
             return b""
         if request.phase == "call":
-            return self.on_ranks(self._call, request.schedule, request.faults)
+            return self.on_ranks(self._call, schedule=request.schedule, faults=request.faults)
         # The teardown is answered when pytest's protocol has ended, because only then all warnings are known.
         try:
             self._ending = self.rank.run, self.tear_down(self._find_next(request.next_test))

@@ -14,13 +14,11 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any
 
-import cloudpickle
 import pytest
 import torch.distributed as dist
 
 from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.errors import UsageError
-from pytest_ddp.outcomes.outcome import SIMULATION_ENDED
 from pytest_ddp.protocol.messages import Answer, Run, SimulatedRun, encode
 from pytest_ddp.protocol.phases import PhaseAnswer, SessionStart
 from pytest_ddp.pytest_internals import begin_request, replace_set_trace, tear_down
@@ -31,8 +29,10 @@ from pytest_ddp.rank_session.simulated_state import SimulatedState, variables_of
 from pytest_ddp.schedule_text import format_schedule
 from pytest_ddp.settings import Settings
 from pytest_ddp.simulated import Clamped, PeerLost, RankStopped, Schedule, SimulatedWorld, Simulation
+from pytest_ddp.simulated.problems import RankKilled
 
 _REPORTS_OF_ONE_PLACE = 8
+_ENDED_BY = {RankStopped.__name__: "stopped", RankKilled.__name__: "killed"}
 
 
 def host(body: bytes) -> None:
@@ -90,7 +90,7 @@ class SimulatedPlugin(RankPlugin):
         super().__init__(rank, config, settings)
         self.groups = SimulatedGroups(self.state)
         rank.group = self.groups  # type: ignore[assignment]  # has the same face
-        self.stopped: set[int] = set()
+        self.ended: dict[int, str] = {}
         self._is_told = False
         self._failed_at: dict[object, list[int]] = {}
         self._failed: dict[int, Failed] = {}
@@ -110,9 +110,9 @@ class SimulatedPlugin(RankPlugin):
             self.groups.world.run(lambda _: tear_down(session, None), backwards=True)
         self.groups.close()
 
-    def on_ranks(self, function: Callable[[], bytes], schedule: Sequence[int] = (), faults: bytes = b"") -> bytes:
-        """Call a function on each rank under a schedule; return the answers of all ranks."""
-        run = self._run(function, Clamped(schedule), cloudpickle.loads(faults) if faults else ())
+    def on_ranks(self, function: Callable[[], bytes], **simulation: Any) -> bytes:
+        """Call a function on each rank, with a `schedule` and `faults`; return the answers of all ranks."""
+        run = self._run(function, Clamped(simulation.get("schedule", ())), _plan(simulation.get("faults", ())))
         return run.encode()
 
     def set_up(self) -> bytes:
@@ -186,14 +186,15 @@ class SimulatedPlugin(RankPlugin):
     ) -> "_Run":
         """Call a function on each rank; return what became of them."""
         self._is_told, began, printed = False, perf_counter(), []
-        for of_last_run in (self.stopped, self._failed_at, self._failed, self._like):
+        for of_last_run in (self.ended, self._failed_at, self._failed, self._like):
             of_last_run.clear()
 
         def on_rank(rank: int) -> Answer:
             answer = replace(answer_of(partial(self._showing, function), rank), seconds=perf_counter() - began)
             printed.append(self.state.take_printed())
-            if rank in self.stopped or answer.kind == RankStopped.__name__:
-                answer = _stopped(rank)
+            ended = self.ended.get(rank, _ENDED_BY.get(answer.kind))
+            if ended is not None:
+                answer = Answer(rank, ended)
             if answer.outcome != "returned":
                 raise _NotReturned(answer)
             return answer
@@ -225,7 +226,7 @@ class _Run:
     def of(cls, simulation: Simulation, *, told: bool) -> "_Run":
         """Take the answers from a simulation; unless it is told yet, one rank gets the problem."""
         answers = [
-            answer or (simulation.errors[rank].args[0] if rank in simulation.errors else _stopped(rank))
+            answer or (simulation.errors[rank].args[0] if rank in simulation.errors else Answer(rank, "stopped"))
             for rank, answer in enumerate(simulation.results)
         ]
         problem = simulation.problem
@@ -243,16 +244,17 @@ class _Run:
         return b"".join([head, *map(encode, self.answers)])
 
 
+def _plan(faults: Any) -> Sequence[Any]:
+    """Return the faults of a plan, which may be a single one."""
+    return faults if isinstance(faults, Sequence) else (faults,)
+
+
 def _last_line(frame: TracebackType | None) -> tuple[str, int] | None:
     """Return the file and the line that a traceback ends at."""
     place = None
     while frame is not None:
         place, frame = (frame.tb_frame.f_code.co_filename, frame.tb_lineno), frame.tb_next
     return place
-
-
-def _stopped(rank: int) -> Answer:
-    return Answer(rank, "stopped", message=SIMULATION_ENDED)
 
 
 class _Hooks:
@@ -276,9 +278,12 @@ class _Hooks:
         except RankStopped as stop:
             shown = self._plugin.shown(stop)
             if shown is stop:
-                self._plugin.stopped.add(self._plugin.state.rank)
+                self._plugin.ended[self._plugin.state.rank] = "stopped"
                 return None
             raise shown from None
+        except RankKilled:
+            self._plugin.ended[self._plugin.state.rank] = "killed"
+            return None
         except Exception as error:
             if isinstance(error, PeerLost):
                 end_at_caller(error)

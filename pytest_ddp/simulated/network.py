@@ -64,10 +64,21 @@ class Network:
         self._counters: dict[Key, Iterator[int]] = defaultdict(partial(itertools.count, 1))
         self._open: dict[Key, dict[int, Launch]] = {}
         self._mailbox = Mailbox()
+        self._ranks_of_groups: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._launches_of: Any = WeakIdKeyDictionary()
 
+    def same_ranks(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Return one object for equal ranks of groups: each rank has a group, and each operation its ranks."""
+        return self._ranks_of_groups.setdefault(ranks, ranks)
+
     def begin(self, faults: Sequence[Any] = (), watch: Watch | None = None) -> None:
-        """Begin a run with these faults; `watch` is called with each event."""
+        """Begin a run with these faults; `watch` is called with each event.
+
+        Operations count from 1 in each run, unless an earlier run has left some that are not matched yet: so a fault at
+        "all_reduce#2" does not depend on what ran before.
+        """
+        if not self._open and not any(True for _ in self._mailbox):
+            self._counters.clear()
         self.events, self._faults, self._watch = [], tuple(faults), watch
 
     def forget(self) -> None:
@@ -106,7 +117,7 @@ class Network:
         launches = self._open.setdefault(launch.key, {})
         first = next(iter(launches.values()), launch)
         launches[launch.rank] = launch
-        if first.signature != launch.signature or first.call.ranks != launch.call.ranks:
+        if first.signature != launch.signature or first.call.ranks is not launch.call.ranks:
             self._stop_for(mismatch(launch, first))
         if len(launches) < len(launch.call.ranks):
             return
@@ -212,7 +223,9 @@ class Network:
 
         def then(future: Any, callback: Any) -> Any:
             following = originals["then"](future, callback)
-            self._launches_of[following] = self._launches_of.get(future, ())
+            self._launches_of[following] = launches = self._launches_of.get(future, ())
+            for launch in launches:
+                launch.calls_back = True
             return following
 
         def done(future: Any) -> bool:

@@ -33,6 +33,7 @@ class Launch:
         landed: whether the results are in the tensors of this rank.
         waited: whether this rank has waited for it, or has seen that it is complete.
         source: the rank in the group that a received message came from.
+        calls_back: whether a function of the program in Python runs when the results land.
         partner: of a send, the receive that it matched; of a receive, the send.
         error: what torch raised when it computed the results.
     """
@@ -46,6 +47,7 @@ class Launch:
     ready: bool = False
     landed: bool = False
     waited: bool = False
+    calls_back: bool = False
     partner: "Launch | None" = field(default=None, repr=False)
     source: int = -1
     error: Exception | None = None

@@ -5,9 +5,10 @@ Runs whose steps have the same partial order are **equivalent**: every rank read
 that could have come in the other order) is reversed: the steps before the race, then those that do not depend on its
 first step, then its second step. This goes on until all reversals lead to runs that are known.
 
-What this rests on: ranks affect one another by operations alone, not by files or by Python objects that they share, and
-torch's dispatcher sees each access to a tensor (with `every_landing`, it need not). A rank can be paused where it
-launches an operation, and where it waits for one that is not complete.
+What this rests on: ranks affect one another by operations alone, not by files or by Python objects that they share. A
+rank touches no tensor of an operation in flight unseen: `guard` sees what goes through torch's dispatcher, so not NumPy
+and raw pointers (with `every_landing`, it need not see anything). A rank can be paused where it launches an operation,
+where it begins to wait, and where it polls.
 
 Source: Flanagan and Godefroid, "Dynamic Partial-Order Reduction for Model Checking Software" (POPL 2005); Abdulla et
 al., "Optimal Dynamic Partial Order Reduction" (POPL 2014), for what is run to reverse a race.
@@ -18,9 +19,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_ddp.simulated.exploration.finding import Certificate, Exploration, Judge
+from pytest_ddp.simulated.exploration.finding import Certificate, Exploration, Finding, Judge
 from pytest_ddp.simulated.exploration.guided import GuidedRun
-from pytest_ddp.simulated.exploration.trace import OPERATIONS, Token, Trace
+from pytest_ddp.simulated.exploration.trace import Token, Trace
 from pytest_ddp.simulated.reductions import Reduction
 from pytest_ddp.simulated.simulation import simulate
 from pytest_ddp.simulated.world import Simulation
@@ -36,7 +37,7 @@ class _Program:
     reduction: Reduction
     every_landing: bool
 
-    def run(self, guide: list[Token]) -> tuple[Simulation, Trace]:
+    def run(self, guide: list[Token]) -> tuple[Simulation, GuidedRun]:
         """Run it, with the steps of the guide first."""
         guided = GuidedRun(guide, every_landing=self.every_landing)
         run = simulate(
@@ -47,7 +48,7 @@ class _Program:
             reduction=self.reduction,
             watch=guided.watch,
         )
-        return run, Trace(guided.finish())
+        return run, guided
 
 
 def explore(
@@ -57,6 +58,7 @@ def explore(
     most: int = 1_000,
     reduction: Reduction = "rank_order",
     every_landing: bool = False,
+    place_landings: bool = False,
 ) -> Exploration:
     """Run a function under all distinguishable schedules; stop at the first that fails.
 
@@ -70,29 +72,59 @@ def explore(
         reduction: as for `simulate`.
         every_landing: suppose that a rank notices when the results of an operation land, even if it touches none of its
             tensors in between. The number of schedules then grows very fast.
+        place_landings: when all are explored, move each landing of the default run to every other place on its rank,
+            one at a time. By the equivalence this changes nothing; the runs check it. Only problems and other results
+            count.
 
     Returns:
         The finding, shrunk to the fewest deviations; else the certificate, if all schedules were run.
     """
     program = _Program(function, world_size, arguments, reduction, every_landing)
     judge = Judge(lambda schedule: simulate(function, world_size, *arguments, schedule=schedule, reduction=reduction))
-    todo: deque[list[Token]] = deque([[]])  # first in, first out: few reversals first
-    asked: set[Hashable] = set()
-    known: set[frozenset[int]] = set()
-    runs = 0
-    while todo and runs < most:
-        run, trace = program.run(todo.popleft())
-        runs += 1
+    search = _Search(program, judge)
+    while search.todo and search.runs < most:
+        if (finding := search.step()) is not None:
+            return Exploration(search.runs, len(search.known), finding)
+    if search.todo:
+        return Exploration(search.runs, len(search.known))
+    placed = list(search.first.placements()) if place_landings else []
+    for guide in placed:
+        run, _ = program.run(guide)
         if (failure := judge.failure(run)) is not None:
-            return Exploration(runs, len(known), judge.shrunk(failure, run.choices))
-        if trace.identity in known:
-            continue
-        known.add(trace.identity)
-        for key, guide in trace.reversals():
-            if key not in asked:
-                asked.add(key)
-                todo.append(guide)
-    if todo:
-        return Exploration(runs, len(known))
-    operations = len({operation for step in trace.steps for operation in step.gives if operation[0] in OPERATIONS})
-    return Exploration(runs, len(known), certificate=Certificate(world_size, operations, len(known), runs))
+            return Exploration(search.runs, len(search.known), judge.shrunk(failure, run.choices))
+    certificate = Certificate(world_size, search.first.operations, len(search.known), search.runs, len(placed))
+    return Exploration(search.runs, len(search.known), certificate=certificate)
+
+
+class _Search:
+    """The reversals that are to be run, and the orders that are known.
+
+    Attributes:
+        todo: guides of runs; first in, first out, so that few reversals come before many.
+        known: the identities of the traces so far.
+        runs: how many runs there were.
+        first: the trace of the default run.
+    """
+
+    def __init__(self, program: _Program, judge: Judge) -> None:
+        self._program, self._judge = program, judge
+        self.todo: deque[list[Token]] = deque([[]])
+        self.known: set[frozenset[int]] = set()
+        self.runs = 0
+        self.first: Trace
+        self._asked: set[Hashable] = set()
+
+    def step(self) -> Finding | None:
+        """Run what is next; return what is wrong, or note what is to be run because of it."""
+        run, guided = self._program.run(self.todo.popleft())
+        trace = Trace(guided.finish())
+        self.first = self.first if self.runs else trace
+        self.runs += 1
+        if (failure := self._judge.failure(run)) is not None:
+            return self._judge.shrunk(failure, run.choices)
+        if trace.identity not in self.known:
+            self.known.add(trace.identity)
+            new = [(key, guide) for key, guide in trace.reversals() if key not in self._asked]
+            self._asked.update(key for key, _ in new)
+            self.todo.extend(guide for _, guide in new)
+        return None

@@ -55,17 +55,25 @@ class Certificate:
         operations: how many operations they make together.
         orders: how many orders a rank can tell from the others.
         runs: how many runs that took.
+        placed: how many more runs had one landing at another place.
     """
 
     ranks: int
     operations: int
     orders: int
     runs: int
+    placed: int = 0
 
     def __str__(self) -> str:
-        orders = f"All {self.orders:,} distinguishable orders" if self.orders > 1 else "The 1 distinguishable order"
-        give = "give the same bits; none deadlocks" if self.orders > 1 else "has no problem"
-        return f"{orders} of {self.ranks} ranks and {self.operations} operations {give} ({self.runs:,} runs)."
+        of = f"of {self.ranks} ranks and {self.operations} operation{'s' if self.operations > 1 else ''}"
+        runs = "1 run" if self.runs == 1 else f"{self.runs:,} runs"
+        placed = f" {self.placed:,} more runs, each with one result at another place, give the same bits."
+        text = (
+            f"The only distinguishable order {of} has no problem ({runs})."
+            if self.orders == 1
+            else f"All {self.orders:,} distinguishable orders {of} give the same bits; none deadlocks ({runs})."
+        )
+        return text + (placed if self.placed else "")
 
 
 @dataclass(frozen=True)

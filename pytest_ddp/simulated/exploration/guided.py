@@ -36,7 +36,12 @@ class GuidedRun:
         """Return the index of the option that makes the next step of the guide."""
         if not self._guide:
             return 0
-        tokens = [self._token(option) for option in options]
+        lands = any(token[0] == "land" for token in self._guide)
+        tokens: list[Token] = []
+        for option in options:
+            if option.kind == "land" and not lands:
+                break  # ranks come first
+            tokens.append(self._token(option))
         return next((tokens.index(token) for token in self._guide if token in tokens), 0)
 
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,7 +108,7 @@ class GuidedRun:
             step.needs.add(operation_of(launch.partner))
         step.gives.add(("landed", launch.rank, operation))
         step.writes.add(_results_of(launch))
-        if self._every_landing:
+        if self._every_landing or launch.calls_back:
             step.writes.add(("rank", launch.rank))
         if self._asked.get(launch.rank) is launch:  # the poll does not need it
             self._after[launch.rank] = step
@@ -119,8 +124,7 @@ class GuidedRun:
         del self._next[rank]
         self._asked.pop(rank, None)
         step.text = text
-        if self._every_landing:
-            step.reads.add(("rank", rank))
+        step.reads.add(("rank", rank))
         self._note(step)
         if (landing := self._after.pop(rank, None)) is not None:
             self._note(landing)

@@ -6,7 +6,8 @@ wait or to poll, or returns), or the landing of an operation's results on a rank
 - a rank makes both;
 - a rank asks in one whether an operation is complete, and another rank launches this operation in the other;
 - both may decide which message a receive from any source gets;
-- one is a landing, and in the other its rank returns without having waited for it.
+- one is a landing, and in the other its rank returns without having waited for it;
+- one is a landing at which a callback of the program runs (`Future.then`), and the other is of the same rank.
 
 A landing also follows the launches of its operation; what a rank does after a wait follows the landing. No other step
 depends on a landing: before its wait, a rank touches no tensor that the operation writes, and writes to none that it
@@ -19,7 +20,7 @@ Source: Mazurkiewicz, "Trace Theory" (1986). Flanagan and Godefroid, "Dynamic Pa
 Software" (POPL 2005): races, and what to run next because of them.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
@@ -78,14 +79,21 @@ class Trace:
         self._races: list[tuple[int, int]] = []
         self._order()
         self._hashes: list[int] = []
+        seen = Counter[Token]()
         for number, step in enumerate(steps):
-            index = sum(other.token == step.token for other in steps[:number])
-            self._hashes.append(hash((step.token, index, frozenset(self._hashes[i] for i in self._direct[number]))))
+            seen[step.token] += 1
+            causes = frozenset(self._hashes[i] for i in self._direct[number])
+            self._hashes.append(hash((step.token, seen[step.token], causes)))
 
     @property
     def identity(self) -> frozenset[int]:
         """Equal for runs that no rank can tell apart."""
         return frozenset(self._hashes)
+
+    @property
+    def operations(self) -> int:
+        """How many operations were launched."""
+        return len({key for step in self.steps for key in step.gives if key[0] in OPERATIONS})
 
     def reversals(self) -> Iterator[tuple[Hashable, list[Token]]]:
         """For each race, yield what to run so that the later step comes before the earlier one, with a key of it."""
@@ -94,6 +102,20 @@ class Trace:
             kept = [i for i in kept if i != earlier]
             key = (frozenset(self._hashes[i] for i in kept), self.steps[later].token)
             yield key, [self.steps[i].token for i in (*kept, later)]
+
+    def placements(self) -> Iterator[list[Token]]:
+        """For each landing and each other place where it could be on its rank, yield what to run so that it is there.
+
+        The other ranks run first, as far as they can, so that the results are ready early.
+        """
+        for landing in (step for step in self.steps if step.token[0] == "land"):
+            _, rank, operation = landing.token
+            own = [step for step in self.steps if step.token == ("rank", rank)]
+            others = [step.token for step in self.steps if step.token[0] == "rank" and step.token[1] != rank]
+            launched = next(place for place, step in enumerate(own, 1) if operation in step.gives)
+            waits = (place for place, step in enumerate(own) if ("landed", rank, operation) in step.needs)
+            for place in range(launched, next(waits, len(own))):
+                yield [*others, *(step.token for step in own[:place]), landing.token]
 
     def _order(self) -> None:
         last_of: dict[Token, int] = {}

@@ -1,7 +1,11 @@
 """Mistakes in a call of `conformance.verify`: each is an error at collection, in a sentence."""
 
+import subprocess
+import sys
+
 import pytest
 
+import conformance
 from conformance import Claims
 from conformance.library.adapters import Named
 from conformance.library.suite import Functions, Suite
@@ -62,6 +66,18 @@ def test_a_function_of_the_test_file_is_refused(pytester):
     run = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--collect-only")
     said = "wrap=wrap: ranks import its module, and must not import a module that uses `conformance`. Move it from "
     assert f"{said}test_a_function_of_the_test_file_is_refused.py to a module of its own." in run.stdout.str()
+
+
+def test_what_most_runs_import_imports_neither_torch_nor_hypothesis():
+    blocked = "import sys; sys.modules.update({'torch': None, 'hypothesis': None})"
+    imports = "import conformance, conformance.pytest_plugin, conformance.library.ci; print(conformance.Claims())"
+    command = [sys.executable, "-c", f"{blocked}; {imports}"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("Claims(dtypes=")
+
+
+def test_there_is_nothing_else_in_the_package():
+    with pytest.raises(AttributeError, match="module 'conformance' has no attribute 'verifies'"):
+        conformance.verifies  # noqa: B018
 
 
 def test_components_follow_from_the_functions():

@@ -263,3 +263,36 @@ def test_what_simulated_ranks_cannot_do_is_refused(run_suite):
             "rank 0 of 2 (sim, cpu) raised *UsageError: breakpoint() on a simulated rank: *",
         ]
     )
+
+
+def test_faults_are_written_or_drawn(run_given):
+    result = run_given("""
+        from pytest_ddp.strategies import crashes
+        from pytest_ddp.planning.faults import Crash
+
+        @distributed(world_size=3, backend="sim", faults=[Crash(rank=2, at="all_reduce#2")])
+        def test_survivors(ddp):
+            dist.all_reduce(torch.ones(2))
+            with pytest.raises(RuntimeError, match="Connection closed by peer"):
+                dist.all_reduce(torch.ones(2))
+
+        @distributed(world_size=3, backend="sim", faults=crashes(3, ["all_reduce#1", "all_reduce#2"]))
+        @given(x=st.integers(0, 3))
+        @fast
+        def test_drawn(ddp, x):
+            dist.barrier()
+            if x > 1:
+                dist.all_reduce(torch.ones(2))
+
+        @distributed(faults=[Crash(rank=2, at="all_reduce#2")], device="cpu", observe=True)
+        def test_afterwards(ddp): ...
+        """)
+    result.assert_outcomes(passed=1, failed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "rank ? of 3 (sim, cpu) failed because a peer left the group",
+            "  rank 0: was killed by a fault",
+            "E * x=2,",
+            "E * faults=Crash(start=0, rank=0, at='all_reduce#2')",
+        ]
+    )

@@ -78,14 +78,14 @@ def test_killed_at_places_all_over_a_training(places, undisturbed, tmp_path):
     assert_ends_the_same_from(collectives[::31] + files[::67], undisturbed, tmp_path)
 
 
-@pytest.mark.long
-def test_killed_at_every_collective(places, undisturbed, tmp_path):
-    assert_ends_the_same_from(places[0], undisturbed, tmp_path)
+PARTS = 12  # of a minute or less
 
 
 @pytest.mark.long
-def test_killed_at_every_operation_on_files(places, undisturbed, tmp_path):
-    assert_ends_the_same_from(places[1], undisturbed, tmp_path)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_killed_at_every_place(places, undisturbed, tmp_path, part):
+    collectives, files = places
+    assert_ends_the_same_from([*collectives, *files][part::PARTS], undisturbed, tmp_path)
 
 
 def test_killed_twice(places, undisturbed, tmp_path):
