@@ -141,7 +141,7 @@ def test_simulated_and_real_ranks_see_the_same(launcher: ForkServers):
 
 def test_a_grade_says_where_they_differ(launcher: ForkServers, submit):
     path = str(submit(AVERAGES.format(**{**RIGHT, "finish": IN_A_THREAD})))
-    grading = Grading(1, 2, ("naive_ddp",), 1, core=True, simulate=True)
+    grading = Grading(1, 2, ("naive_ddp",), 3, core=True, simulate=True)
     (report,) = Reports.of(grade([path], grading, launcher))
     shown = io.StringIO()
     show(report, Console(file=shown, width=300))
