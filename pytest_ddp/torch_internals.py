@@ -172,6 +172,11 @@ def world_of_each_thread() -> Iterator[None]:
         distributed_c10d._world = world
 
 
+def share_ranks(group: ProcessGroup, ranks: dict[int, int]) -> None:
+    """Let the world of this thread use a dict for the ranks of a group that other threads have, too: it is large."""
+    distributed_c10d._world.pg_group_ranks[group] = ranks
+
+
 def forget_groups() -> None:
     """Destroy the process groups of this thread; a later thread may get its number, and its groups in C++."""
     for name in distributed_c10d._world.pg_names.values():

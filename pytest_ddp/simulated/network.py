@@ -64,7 +64,12 @@ class Network:
         self._counters: dict[Key, Iterator[int]] = defaultdict(partial(itertools.count, 1))
         self._open: dict[Key, dict[int, Launch]] = {}
         self._mailbox = Mailbox()
+        self._ranks_of_groups: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._launches_of: Any = WeakIdKeyDictionary()
+
+    def same_ranks(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Return one object for equal ranks of groups: each rank has a group, and each operation its ranks."""
+        return self._ranks_of_groups.setdefault(ranks, ranks)
 
     def begin(self, faults: Sequence[Any] = (), watch: Watch | None = None) -> None:
         """Begin a run with these faults; `watch` is called with each event.
@@ -112,7 +117,7 @@ class Network:
         launches = self._open.setdefault(launch.key, {})
         first = next(iter(launches.values()), launch)
         launches[launch.rank] = launch
-        if first.signature != launch.signature or first.call.ranks != launch.call.ranks:
+        if first.signature != launch.signature or first.call.ranks is not launch.call.ranks:
             self._stop_for(mismatch(launch, first))
         if len(launches) < len(launch.call.ranks):
             return

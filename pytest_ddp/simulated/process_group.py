@@ -163,7 +163,7 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def _issue(self, method: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> SimulatedWork:
         __tracebackhide__ = True
-        self._ranks = self._ranks or tuple(dist.get_process_group_ranks(self))
+        self._ranks = self._ranks or self.network.same_ranks(tuple(dist.get_process_group_ranks(self)))
         launch = self.network.launch(Call(self.group_name, self._ranks, self, method, args, keywords))
         if self._coalesced is not None:
             self._coalesced.append(launch)

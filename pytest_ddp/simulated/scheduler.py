@@ -7,7 +7,8 @@ asks the schedule who gets it.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Protocol, overload
 
 from pytest_ddp.simulated.problems import Problem, RankStopped
@@ -72,14 +73,31 @@ class Rank:
 
 
 class Options(Sequence[Option]):
-    """What may happen next; an option is made when it is read."""
+    """What may happen next. Options are made when they are read: in large worlds, most schedules read few of them.
 
-    def __init__(self, ranks: list[Rank], landings: list[Landing]) -> None:
-        self.ranks = ranks
-        self.landings = landings
+    Args:
+        rank: the rank that runs, if it can go on.
+        ready: the other ranks that can go on.
+        landings: the results that may land.
+    """
+
+    def __init__(self, rank: Rank | None, ready: Collection[Rank], landings: Collection[Landing]) -> None:
+        self._rank = rank
+        self._ready = ready
+        self._landings = landings
+
+    @cached_property
+    def _all(self) -> list[Rank | Landing]:
+        return [*([self._rank] if self._rank else []), *self._ready, *self._landings]
 
     def __len__(self) -> int:
-        return len(self.ranks) + len(self.landings)
+        return (self._rank is not None) + len(self._ready) + len(self._landings)
+
+    def chosen(self, index: int) -> Rank | Landing:
+        """Return the rank or the results of an option."""
+        if index == 0 and (self._rank or self._ready):
+            return self._rank or next(iter(self._ready))
+        return self._all[index]
 
     @overload
     def __getitem__(self, index: int) -> Option: ...
@@ -87,15 +105,11 @@ class Options(Sequence[Option]):
     def __getitem__(self, index: slice) -> Sequence[Option]: ...
     def __getitem__(self, index: int | slice) -> Option | Sequence[Option]:
         if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        if index < 0:
-            index += len(self)
-        if index < len(self.ranks):
-            return self.ranks[index].option()
-        return self.landings[index - len(self.ranks)].option()
+            return [one.option() for one in self._all[index]]
+        return self._all[index].option()
 
     def __iter__(self) -> Iterator[Option]:
-        return (self[index] for index in range(len(self)))
+        return (one.option() for one in self._all)
 
 
 class Scheduler:
@@ -257,13 +271,11 @@ class Scheduler:
     def _choose(self, rank: Rank | None) -> Rank:
         """Let results land and return the rank that runs next, as the schedule decides."""
         while True:
-            ranks = [*([rank] if rank else []), *self._ready]
-            options = Options(ranks, list(self.landings))
-            choice = self.decide(options) if len(options) > 1 else 0
-            if choice < len(ranks):
+            options = Options(rank, self._ready, self.landings)
+            chosen = options.chosen(self.decide(options) if len(options) > 1 else 0)
+            if isinstance(chosen, Rank):
                 break
-            options.landings[choice - len(ranks)].land()
-        chosen = ranks[choice]
+            chosen.land()
         if chosen is not rank:
             self._ready.remove(chosen)
         return chosen

@@ -23,12 +23,14 @@ from pytest_ddp.simulated.scheduler import Rank, Scheduler
 from pytest_ddp.simulated.store import SimulatedStore
 from pytest_ddp.torch_internals import (
     autograd_in_calling_thread,
+    default_group,
     dispatch_flags_kept,
     engine,
     forget_groups,
     prefix_stores,
     register_python_backend,
     set_engine,
+    share_ranks,
     world_of_each_thread,
 )
 
@@ -81,6 +83,7 @@ class SimulatedWorld:
         self._network = Network(self._scheduler, reduction)
         self._scheduler.stuck = self._network.stuck
         self._on_switch = on_switch
+        self._ranks = {rank: rank for rank in range(size)}
         with ExitStack() as process:
             self._state = process.enter_context(ProcessState.kept(size))
             process.enter_context(world_of_each_thread())
@@ -149,6 +152,7 @@ class SimulatedWorld:
         dist.init_process_group(
             BACKEND, store=store, rank=rank, world_size=self.size, timeout=_TIMEOUT, pg_options=self._network
         )
+        share_ranks(default_group(), self._ranks)
 
     def _run_backward(self, run: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         """Run a backward pass of a rank, and watch what it does."""

@@ -179,6 +179,13 @@ def world_of_each_thread(group):
 forget_groups = world_of_each_thread
 
 
+def share_ranks(group):
+    """distributed_c10d._world.pg_group_ranks: 4,096 simulated ranks need 0.6 GB more."""
+    internals.share_ranks(group, ranks := {0: 0})
+    assert distributed_c10d._world.pg_group_ranks[group] is ranks
+    assert dist.get_process_group_ranks(group) == [0]
+
+
 def register_python_backend(group):  # noqa: ARG001  no group of a thread
     """distributed_c10d._FR_SELF_RECORDING_BACKENDS: torch 2.15 attaches a recorder in C++ to simulated groups."""
     internals.register_python_backend("written_in_python", lambda options, _: Copy(options.store, 0, 1))
