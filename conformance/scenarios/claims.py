@@ -32,6 +32,7 @@ _WHERE: dict[Unused, str] = {
 _STARTS = "initial_broadcast"
 _BUFFERS = "trains[buffers]"
 _OVERLAPS = "overlaps_backward"
+_STATE = ("engine", "state_is_sharded")
 _SAME_OPTIONS: dict[OptimizerKind, OptimizerKind] = {"AdamW": "Adam", "Adam": "AdamW"}
 
 
@@ -48,6 +49,7 @@ class Claims:
         unused: when a parameter that required a gradient at wrapping may get none, since the loss does not depend on
             it, or it was frozen later: on any rank; on all ranks alike; on all ranks, and alike in all steps; or never.
         overlaps: whether gradients are sent during backward.
+        shards_state: whether the ranks together hold an engine's optimizer state once, and not each of them all of it.
     """
 
     dtypes: tuple[Dtype, ...] = get_args(Dtype)
@@ -56,6 +58,7 @@ class Claims:
     broadcasts: Broadcasts = "at_wrap"
     unused: Unused = "on_any_rank"
     overlaps: bool = True
+    shards_state: bool = True
 
     @property
     def mistake(self) -> str:
@@ -79,6 +82,8 @@ class Claims:
             return f"claimed is broadcasts={self.broadcasts!r}"
         if check.partition("[")[0] == _OVERLAPS and not self.overlaps:
             return "claimed is overlaps=False"
+        if (component, check) == _STATE and not self.shards_state:
+            return "claimed is shards_state=False"
         return ""
 
     def eased(self, drawn: Drawn, *, exact: bool, optimizer: bool) -> Drawn:

@@ -123,6 +123,34 @@ def replaced_request(pytester):
     assert item._request is before
 
 
+def SetUpState(pytester):  # noqa: N802  as in the adapter
+    """Session._setupstate, FixtureDef._finalizers, CaptureManager._capture_fixture: simulated ranks share fixtures."""
+    item = pytester.getitem("import pytest\n@pytest.fixture\ndef one(): ...\ndef test_it(one): ...", "test_it")
+    session, attributes, definition = item.session, vars(item), item._fixtureinfo.name2fixturedefs["one"][0]
+    capture, handler = (
+        item.config.pluginmanager.getplugin("capturemanager"),
+        item.config.pluginmanager.getplugin("logging-plugin").caplog_handler,
+    )
+    state, setup, values = internals.SetUpState(session), session._setupstate, {definition: None}
+    definition.cached_result, finalizers = (1, None, None), definition._finalizers
+    capture._capture_fixture, records = "mine", handler.records
+    state.begin(item)
+
+    state.swap(session, item, values)
+    assert session._setupstate is not setup
+    assert item.stash is not attributes["stash"]
+    assert (definition.cached_result, capture._capture_fixture, values) == (None, None, {})
+    assert not state._setup.stack
+    assert not state.has_set_up
+
+    state.swap(session, item, values)
+    assert (session._setupstate, vars(item), values) == (setup, attributes, {definition: None})
+    assert definition._finalizers is finalizers
+    assert (definition.cached_result, capture._capture_fixture) == ((1, None, None), "mine")
+    assert handler.records is records
+    definition.cached_result = capture._capture_fixture = None
+
+
 def call_and_report(pytester):
     """_pytest.runner.call_and_report: ranks cannot run a phase of a test and report it."""
     item = pytester.getitem("def test_func(): assert not 1")
@@ -455,7 +483,7 @@ def log_handlers_attached(pytester):
 _attached_to_root = log_handlers_attached
 
 FUNCTIONS = [name for name, member in getmembers(internals, isfunction) if member.__module__ == internals.__name__]
-NAMES = sorted({*FUNCTIONS, *internals.__all__})
+NAMES = sorted({*FUNCTIONS, "SetUpState", *internals.__all__})
 CHECKS = {globals()[name].__name__: globals()[name] for name in NAMES if name in globals()}  # one may be for several
 
 

@@ -32,6 +32,12 @@ def test_everything_is_claimed_unless_something_else_is_said():
         assert not any(EVERYTHING.leaves_out(component.name, check.id) for check in component.checks)
 
 
+def test_an_engine_may_keep_the_state_on_every_rank():
+    claims = Claims(shards_state=False)
+    assert claims.leaves_out("engine", "state_is_sharded") == "claimed is shards_state=False"
+    assert not claims.leaves_out("sharded_optimizer", "state_is_sharded")
+
+
 @pytest.mark.parametrize(
     ("claims", "mistake"),
     [
