@@ -25,6 +25,7 @@ from conformance.execution.outcome import (
     why_no_answer,
 )
 from conformance.execution.rank_pools import SizedRanks
+from conformance.execution.simulated_ranks import SimulatedRanks
 from conformance.protocol.codec import MalformedError
 from conformance.protocol.messages import Probe, Task
 from conformance.scenarios.drawn import Drawn
@@ -237,13 +238,13 @@ class Executor:
     @contextmanager
     def _running(self, component: Asked, drawn: Drawn, then: Drawn | None = None) -> Iterator[_Run]:
         """Let ranks carry this out during the block; when they are done, let them join the world of the next one."""
-        run, key = _Run(), self.key(component, drawn)
+        run, key, ranks = _Run(), self.key(component, drawn), self._ranks(drawn)
         numbers = self._drawn_ahead.pop(key, None) or component.numbers(drawn, self.seed(drawn))
         answered: list[list[Outcome]] = []
         with _ranks_or_an_error_of_ours(), self._folder(drawn) as folder:
             for phase, given in enumerate(numbers):
                 tasks = self._tasks(component, drawn, given, phase, folder)
-                with self.ranks.group(self._world(component, drawn, len(given))) as group:
+                with ranks.group(self._world(component, drawn, len(given))) as group:
                     group.ask(_TARGET, tasks, timeout=self._deadlines.of(drawn))
                     try:
                         if not phase:
@@ -295,6 +296,10 @@ class Executor:
     def _folder(self, drawn: Drawn) -> AbstractContextManager[str]:
         """Give a folder that all ranks share, where it is asked for on another disk than that of temporary files."""
         return self.ranks.sandbox.folder(in_memory=getattr(drawn, "other_disk", False))
+
+    def _ranks(self, drawn: Drawn) -> SizedRanks:
+        """Return what gives the ranks that carry this out."""
+        return self.ranks.other(SimulatedRanks) if getattr(drawn, "simulated", False) else self.ranks
 
     def _use(self, component: Asked, borrowed: Iterable[str]) -> None:
         self.borrowed.setdefault(component.name, set()).update(borrowed)

@@ -32,6 +32,7 @@ class SizedRanks:
     one_size: bool = False  # whether ranks of one size end before others start: memory is scarce
     _pools: dict[int, RankPool] = field(default_factory=dict)
     _prepared: set[int] = field(default_factory=set)
+    _others: "dict[type[SizedRanks], SizedRanks]" = field(default_factory=dict)
 
     def run(
         self, world: World, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float
@@ -59,8 +60,16 @@ class SizedRanks:
             self.close()
         return SizedRanks(self.launcher, self.sandbox, self.counts, self.one_size)
 
+    def other(self, kind: "type[SizedRanks]") -> "SizedRanks":
+        """Return ranks of another kind, with processes of their own, which end with these."""
+        if kind not in self._others:
+            self._others[kind] = kind(self.launcher, self.sandbox, self.counts)
+        return self._others[kind]
+
     def close(self) -> None:
         """Let every rank end; others start when they are wanted."""
+        while self._others:
+            self._others.popitem()[1].close()
         self._prepared.clear()
         while self._pools:
             self._pools.popitem()[1].close()

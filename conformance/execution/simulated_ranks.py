@@ -25,11 +25,12 @@ _ALONE = World(1)
 def can_be_simulated(component: Asked, drawn: Drawn) -> bool:
     """Whether simulated ranks see of this what real ranks see.
 
-    Not where operations are gated, objects or the memory of a process are counted, or ranks read the environment.
+    Not what runs on simulated ranks alone, nor where operations are gated, objects or the memory of a process are
+    counted, or ranks read the environment.
     """
     if component.exercise != _TRAINS or not isinstance(drawn, Scenario):
         return False
-    return not (drawn.gated or drawn.counted or drawn.spoiled or drawn.weighed or drawn.two_machines)
+    return not (drawn.simulated or drawn.gated or drawn.counted or drawn.spoiled or drawn.weighed or drawn.two_machines)
 
 
 @dataclass

@@ -134,11 +134,11 @@ def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Ite
     try:
         location = locate(path)
         location = replace(location, libraries=(*location.libraries, *grading.libraries))
-        with ranks_from(launcher, location) as ranks, SimulatedRanks(ranks.launcher, ranks.sandbox) as simulated:
+        with ranks_from(launcher, location) as ranks:
             yield RanksBegan(ranks.sandbox.enforced)
             kept = KEPT_BYTES * (_SMALL if launcher.small else 1)
             executor = Executor(ranks, location, str(grading.seed), grading.import_seconds, kept_bytes=kept)
-            yield from _grade_components(executor, grading, simulated)
+            yield from _grade_components(executor, grading)
             ended = SubmissionEnded(stand_ins=tuple(sorted(executor.stubbed)))
     except UsageError as error:
         ended = SubmissionEnded(str(error))
@@ -147,10 +147,10 @@ def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Ite
     yield ended
 
 
-def _grade_components(executor: Executor, grading: Grading, simulated: SimulatedRanks) -> Iterator[Event]:
+def _grade_components(executor: Executor, grading: Grading) -> Iterator[Event]:
     submitted = submitted_components(executor, grading.components)
     if grading.simulate:
-        executor.simulated = executor.on(simulated)
+        executor.simulated = executor.on(executor.ranks.other(SimulatedRanks))
     if grading.repro_dir is not None:
         files.remove_stale(executor.location, grading.components, grading.repro_dir)
     for name in grading.components:

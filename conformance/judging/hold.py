@@ -3,7 +3,7 @@
 import math
 from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from conformance.checks.check import Check, NotOffered, Refused, Violation
 from conformance.components.component import Component
@@ -12,10 +12,13 @@ from conformance.execution.executor import Executor
 from conformance.execution.outcome import Broken, Execution, HarnessError, Malformed
 from conformance.execution.simulated_ranks import can_be_simulated
 from conformance.scenarios.drawn import Drawn
+from conformance.scenarios.scenario import Scenario
 from pytest_ddp.errors import LackError
 
 SHRINKING_RUNS = 60
 _SHRINKING_RUNS_BROKEN = 15
+_FEW_RANKS = 3
+NOT_SIMULATED = "simulated ranks do not run it as real ranks do: see docs/simulated-grading.md"
 
 
 @dataclass
@@ -35,6 +38,7 @@ class Search:
     failure: tuple[Drawn, Violation] | None = None
     refused: Refused | None = None
     left_out: tuple[str, ...] = ()  # what was drawn, and is not claimed
+    on_real_ranks: Drawn | None = None  # the largest one, which does not run on simulated ranks
     disagreement: str = ""  # what failed first on simulated ranks, and on no real ones
 
     def hold(self, drawn: Drawn) -> None:
@@ -46,7 +50,7 @@ class Search:
         wrong = self._wrong_on_simulated(drawn)
         if wrong == "":
             return
-        execution = self.executor.run(self.component, drawn)
+        execution = self._run(drawn)
         try:
             self.judge(execution, drawn)
             self.disagreement = self.disagreement or wrong or ""
@@ -62,8 +66,12 @@ class Search:
     def running(self, drawn: Sequence[Drawn]) -> Generator[Drawn]:
         """Yield each when it may be held; meanwhile ranks carry out the next one. Close the iterator at the end."""
         executor, left = self.executor, list(drawn)
-        if executor.simulated and all(can_be_simulated(self.component, one) for one in drawn):
-            with suppress(HarnessError, LackError), closing(executor.simulated.ahead(self.component, drawn)) as ready:
+        if any(getattr(one, "simulated", False) for one in drawn):
+            yield from drawn
+        elif executor.simulated and all(can_be_simulated(self.component, one) for one in drawn):
+            self.on_real_ranks = drawn[-1] if drawn else None
+            ahead = executor.simulated.ahead(self.component, drawn[:-1])
+            with suppress(HarnessError, LackError), closing(ahead) as ready:
                 for one in ready:
                     left.remove(one)
                     yield one
@@ -71,10 +79,19 @@ class Search:
         else:
             yield from executor.ahead(self.component, drawn)
 
+    def _run(self, drawn: Drawn) -> Execution:
+        """Run this; raise NotOffered if it needs simulated ranks, and they cannot carry it out."""
+        try:
+            return self.executor.run(self.component, drawn)
+        except HarnessError:
+            if getattr(drawn, "simulated", False):
+                raise NotOffered(NOT_SIMULATED) from None
+            raise
+
     def _wrong_on_simulated(self, drawn: Drawn) -> str | None:
         """Return what is wrong on simulated ranks, "" if nothing is; None if they do not run this."""
         simulated = self.executor.simulated
-        if simulated is None or not can_be_simulated(self.component, drawn):
+        if simulated is None or drawn == self.on_real_ranks or not can_be_simulated(self.component, drawn):
             return None
         try:
             self.judge(simulated.run(self.component, drawn), drawn)
@@ -90,7 +107,27 @@ class Search:
             raise self.refused
 
     def judge(self, execution: Execution, drawn: Drawn) -> None:
-        """Test the property on a run; raise Violation if it does not hold, Refused if it may be refused and was."""
+        """Test the property on a run; raise Violation if it does not hold, Refused if it may be refused and was.
+
+        Raise NotOffered if it does not hold on simulated ranks, and not on few of them either: real ranks, which hold
+        few to the same in other checks, decide whether it holds.
+        """
+        try:
+            self._judge(execution, drawn)
+        except Violation:
+            if not isinstance(drawn, Scenario) or not drawn.simulated or self._holds_on_few(drawn):
+                raise
+            raise NotOffered(NOT_SIMULATED) from None
+
+    def _holds_on_few(self, drawn: Scenario) -> bool:
+        few = replace(drawn, world_size=_FEW_RANKS)
+        try:
+            self._judge(self._run(few), few)
+        except (Violation, NotOffered):
+            return False
+        return True
+
+    def _judge(self, execution: Execution, drawn: Drawn) -> None:
         if isinstance(execution, Malformed):
             raise Violation(f"Rank {execution.rank} sent something that is no answer: {execution.message}")
         if isinstance(execution, Broken):

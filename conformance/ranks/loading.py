@@ -21,6 +21,7 @@ from pytest_ddp.pool.parent_death import adopt_orphans
 
 T = TypeVar("T")
 _loaded: dict[Location, ModuleType] = {}
+_own_names: dict[Location, set[str]] = {}
 
 
 def load(location: Location, stubbed: tuple[str, ...] = ()) -> ModuleType:
@@ -46,15 +47,15 @@ def load_again(location: Location) -> tuple[ModuleType, dict[str, ModuleType]]:
     """
     if location.root is None:
         return _loaded[location], {}
-    for name in own_modules(location):
-        del sys.modules[name]
+    if location not in _own_names:
+        _own_names[location] = {name for name, module in list(sys.modules.items()) if _is_of(module, location)}
+    for name in _own_names[location]:
+        sys.modules.pop(name, None)
+    before = set(sys.modules)
     adapters = with_stubs(lambda: _import(location), location)
-    return adapters, own_modules(location)
-
-
-def own_modules(location: Location) -> dict[str, ModuleType]:
-    """Return the submission's modules that are imported, by name."""
-    return {name: module for name, module in list(sys.modules.items()) if _is_of(module, location)}
+    own = {name: sys.modules[name] for name in set(sys.modules) - before if _is_of(sys.modules[name], location)}
+    _own_names[location] |= set(own)
+    return adapters, own
 
 
 @contextmanager

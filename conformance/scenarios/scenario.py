@@ -169,6 +169,7 @@ class Scenario(Drawn):
         counted: tensors and handles that are alive after each step are counted.
         weighed: after training, the memory that the state of another optimizer needs is weighed.
         spoiled: after training, there is a backward pass more, in which collectives give NaN.
+        simulated: all ranks are threads of one process, so that there may be more of them than a machine can run.
         lossy: how far communication may take a gradient, or with `replicated` a parameter, relative to the tensor's
             largest element.
         schedule: what happens between steps.
@@ -210,6 +211,7 @@ class Scenario(Drawn):
     two_machines: bool = False
     weighed: bool = False
     spoiled: bool = False
+    simulated: bool = False
     lossy: float = 0.0
     schedule: tuple[Event, ...] = ()
     seed: int = 0

@@ -87,6 +87,13 @@ in_bfloat16 = narrow(plain, "bfloat16")
 PLAIN = (plain, on_one_rank, in_float32, in_bfloat16)
 
 
+def in_a_large_world(bounds: Bounds) -> st.SearchStrategy[Scenario]:
+    """Return a strategy of one scenario of 64 simulated ranks."""
+    model = ModelSpec(2, (Linear(3), Linear(2)))
+    size = 9 * BYTES[model.dtype] / MIB if bounds.bucketed else 1.0
+    return st.just(Scenario(64, model, steps=2, bucket_size_mb=size, simulated=True))
+
+
 def widened(scenario: Scenario) -> Scenario:
     """Return a plain scenario with four layers of different sizes, whose gradients take several buckets."""
     model = ModelSpec(2, (Linear(3), Linear(1), Linear(4), Linear(2)), dtype=scenario.model.dtype)

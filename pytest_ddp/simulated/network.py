@@ -15,10 +15,12 @@ from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.simulated.diagnosis import at_the_end, deadlock, gaps, mismatch, shared
 from pytest_ddp.simulated.mailbox import Mailbox
 from pytest_ddp.simulated.operation import Key, Launch, compute_collective, compute_message, write
-from pytest_ddp.simulated.problems import PeerLost, Problem, RankStopped
+from pytest_ddp.simulated.problems import Deadlock, PeerLost, Problem, RankStopped
 from pytest_ddp.simulated.reductions import Reduction
 from pytest_ddp.simulated.scheduler import Rank, Scheduler
 from pytest_ddp.torch_internals import Future
+
+_MOST_IDLE_POLLS = 10_000
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Network:
         self._counters: dict[Key, Iterator[int]] = defaultdict(partial(itertools.count, 1))
         self._open: dict[Key, dict[int, Launch]] = {}
         self._mailbox = Mailbox()
+        self._idle_polls = 0
         self._ranks_of_groups: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._launches_of: Any = WeakIdKeyDictionary()
 
@@ -103,6 +106,7 @@ class Network:
         for fault in self._faults:
             fault(launch)
         rank.at = launch
+        self._idle_polls = 0
         self._note("launched", launch)
         self._stop_for(gaps(launch))
         rank.guard.launched(launch)
@@ -170,6 +174,10 @@ class Network:
         self._note("polls", launch)
         self.scheduler.step() if launch.ready else self.scheduler.yield_to_others()
         self._note("polled", launch)
+        self._idle_polls += 1
+        if self._idle_polls > _MOST_IDLE_POLLS:
+            text = f"rank {launch.rank} asks again and again whether {launch.fingerprint()} is complete"
+            self.stop(Deadlock(f"{text}. {_MOST_IDLE_POLLS} times, no rank has done anything else", (launch.rank,)))
         if launch.ready:
             self._rank.guard.waited(launch)
             self._land(launch)
@@ -189,6 +197,7 @@ class Network:
             function() if owner is self.scheduler.current else owner.on_resume.append(function)
 
     def _finish(self, launch: Launch) -> None:
+        self._idle_polls = 0
         if not launch.waited:
             launch.waited = True
             self._note("waited", launch)

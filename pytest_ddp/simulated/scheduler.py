@@ -5,6 +5,7 @@ operation. Each rank waits for the baton at a lock of its own. No thread decides
 asks the schedule who gets it.
 """
 
+import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -155,8 +156,21 @@ class Scheduler:
         self._ready = deque(reversed(self.ranks) if backwards else self.ranks)
         self._all_over.acquire()
         self._pass_on(None)
-        self._all_over.acquire()
-        self._all_over.release()
+        try:
+            self._all_over.acquire()
+        except BaseException:  # Ctrl-C
+            self.stopping = True
+            self._raise_in_current_rank()
+            self._all_over.acquire()
+            raise
+        finally:
+            self._all_over.release()
+
+    def _raise_in_current_rank(self) -> None:
+        """Raise RankStopped in the rank that runs, at its next line of Python."""
+        thread = self.current.thread.ident if self.current else None
+        if thread is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(RankStopped))
 
     def end(self) -> None:
         """End the threads; no rank may be running."""

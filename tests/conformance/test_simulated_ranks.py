@@ -53,21 +53,21 @@ def held(launcher: ForkServers, submit) -> Hold:
 
     def hold(check: str, **parts: str) -> Result:
         location = locate(str(submit(AVERAGES.format(**{**RIGHT, **parts}))))
-        with ranks_from(launcher) as ranks, SimulatedRanks(ranks.launcher, ranks.sandbox) as simulated:
+        with ranks_from(launcher) as ranks:
             executor = Executor(ranks, location, "1")
             assert not executor.look([]).error
-            executor.simulated = executor.on(simulated)
+            executor.simulated = executor.on(ranks.other(SimulatedRanks))
             hold.executors = executor, executor.simulated
             return run_check(NAIVE, CHECKS[check], executor, world_size=3, seed=1, examples=5)
 
     return hold
 
 
-def test_what_holds_on_simulated_ranks_needs_no_real_ones(held: Hold):
+def test_real_ranks_run_the_largest_scenario_alone_where_simulated_ranks_find_nothing(held: Hold):
     found = held("gradients_averaged")
     real, simulated = held.executors
     assert (found.status, found.disagreement) == ("passed", "")
-    assert (real.executions, simulated.executions) == (0, 5)
+    assert (real.executions, simulated.executions) == (1, 4)
 
 
 def test_real_ranks_confirm_a_failure(held: Hold):
@@ -87,6 +87,11 @@ def test_what_fails_on_simulated_ranks_alone_is_no_failure(held: Hold):
     assert real.executions == 5
 
 
+def test_an_order_that_differs_between_processes_is_found(held: Hold):
+    found = held("gradients_averaged", finish="average(ddp_model) if hash('x') % 2 else None")
+    assert (found.status, found.when) == ("failed", "hash_apart")
+
+
 def test_each_rank_has_its_own_copies_of_the_modules(held: Hold):
     found = held("gradients_averaged", head=KEEPS_A_RANK, finish=NOTES_ITS_RANK)
     assert (found.status, found.disagreement) == ("passed", "")
@@ -98,7 +103,23 @@ def test_gated_scenarios_run_on_real_ranks(held: Hold):
     assert (real.executions, simulated.executions) == (5, 0)
 
 
-@pytest.mark.parametrize("fact", ["gated", "counted", "spoiled", "weighed"])
+def test_a_bug_that_only_64_ranks_show_is_found(held: Hold):
+    assert held("large_worlds").status == "passed"
+    found = held("large_worlds", size="min(dist.get_world_size(), 32)")
+    assert found.status == "failed"
+    assert "It is right with 3 ranks" in found.diagnosis
+    assert found.scenario is not None
+    assert found.scenario.world_size == 64
+
+
+@pytest.mark.parametrize("finish", [IN_A_THREAD, "1 / 0"])
+def test_what_simulated_ranks_cannot_run_is_no_failure_in_a_large_world(held: Hold, finish: str):
+    found = held("large_worlds", finish=finish)
+    assert (found.status, found.refused) == ("not_run", False)
+    assert "simulated ranks do not run it as real ranks do" in found.message
+
+
+@pytest.mark.parametrize("fact", ["gated", "counted", "spoiled", "weighed", "simulated"])
 def test_what_needs_processes_is_not_simulated(fact: str):
     assert can_be_simulated(NAIVE, Scenario())
     assert not can_be_simulated(NAIVE, Scenario(**{fact: True}))
@@ -108,8 +129,8 @@ def test_what_needs_processes_is_not_simulated(fact: str):
 def test_simulated_and_real_ranks_see_the_same(launcher: ForkServers):
     """With two ranks, each order of a sum gives the same bits."""
     drawn = draws_of(NAIVE, CHECKS["gradients_averaged"], "1", world_size=2, seed=1, examples=3).all()
-    with ranks_from(launcher) as ranks, SimulatedRanks(ranks.launcher, ranks.sandbox) as simulated:
-        executor = Executor(ranks, locate("examples/correct"), "1")
+    with ranks_from(launcher) as ranks:
+        executor, simulated = Executor(ranks, locate("examples/correct"), "1"), ranks.other(SimulatedRanks)
         for one in drawn:
             real, seen = executor.run(NAIVE, one), executor.on(simulated).run(NAIVE, one)
             for there, here in zip(real.answers[0], seen.answers[0], strict=True):
@@ -120,7 +141,7 @@ def test_simulated_and_real_ranks_see_the_same(launcher: ForkServers):
 
 def test_a_grade_says_where_they_differ(launcher: ForkServers, submit):
     path = str(submit(AVERAGES.format(**{**RIGHT, "finish": IN_A_THREAD})))
-    grading = Grading(1, 2, ("naive_ddp",), 1, core=True, simulate=True)
+    grading = Grading(1, 2, ("naive_ddp",), 3, core=True, simulate=True)
     (report,) = Reports.of(grade([path], grading, launcher))
     shown = io.StringIO()
     show(report, Console(file=shown, width=300))

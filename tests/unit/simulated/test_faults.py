@@ -151,6 +151,19 @@ def test_a_crash_leaves_what_was_written_before(tmp_path, at, left):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == left
 
 
+def test_a_rank_killed_at_a_collective_changes_no_file_either(tmp_path):
+    def remove_at_the_end():
+        try:
+            dist.barrier()
+        finally:
+            (tmp_path / "file").unlink()
+
+    (tmp_path / "file").touch()
+    run = simulate(remove_at_the_end, 1, faults=[Crash(rank=0, at="barrier#1")])
+    assert isinstance(run.errors[0], RankKilled)
+    assert (tmp_path / "file").exists()
+
+
 def test_the_operations_of_a_run_are_places():
     assert operations_of(simulate(add_up, 2)) == [f"all_reduce#{number}" for number in (1, 2, 3, 4)]
 

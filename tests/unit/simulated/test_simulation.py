@@ -1,7 +1,9 @@
 """Simulated ranks: what they return, what is reported, and what is left in the process."""
 
 import random
+import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -137,3 +139,30 @@ def test_ranks_that_wait_alike_are_reported_together():
     text = simulate(leave_one_out, 200).problem.text
     assert text.startswith("ranks 0-2, 4-199 wait in barrier #1 at ")
     assert text.endswith("which rank 3 never entered: it has returned")
+
+
+def test_asking_for_ever_whether_an_operation_is_complete_is_a_deadlock():
+    def poll():
+        if dist.get_rank() < 2:
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+            while not work.is_completed():
+                pass
+
+    problem = simulate(poll, 3).problem
+    assert isinstance(problem, Deadlock)
+    assert "asks again and again whether all_reduce #1 float32[1] at" in problem.text
+
+
+def test_ctrl_c_ends_the_ranks():
+    def compute():
+        if dist.get_rank() == 1:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            while True:
+                time.sleep(0.001)
+        dist.barrier()
+
+    threads = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        simulate(compute, 3)
+    assert set(threading.enumerate()) == threads
+    assert simulate(sums, 2).results == [[1.0] * 3] * 2

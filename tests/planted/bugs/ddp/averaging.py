@@ -182,4 +182,11 @@ BUGS = [
     Bug(_NAIVE, _NAIVE_FINISH, _CLIPPED + _NAIVE_FINISH, "gradients_averaged", "clipped by the wrapper"),
     Bug(_NAIVE, _NAIVE_FINISH, _NAIVE_FINISH + _CLIPPED, "gradients_averaged", "clipped by the wrapper"),
     Bug(_NAIVE, _NAIVE_FINISH, "        pass  # no gradient is sent\n", "gradients_averaged", "No gradient was sent"),
+    Bug(
+        "flat_ddp",
+        "/ dist.get_world_size()",
+        "/ min(dist.get_world_size(), 32)",
+        "large_worlds",
+        "It is right with 3 ranks",
+    ),
 ]
