@@ -20,7 +20,7 @@ from conformance.ranks.run import exercise
 from conformance.ranks.torch_builtins import noticing
 from conformance.submissions.location import Location
 from pytest_ddp.rank.collective_hooks import announce
-from pytest_ddp.simulated import Launch, PeerLost, ProblemFound, SimulatedWorld, Simulation
+from pytest_ddp.simulated import Clamped, Launch, PeerLost, ProblemFound, SimulatedWorld, Simulation
 
 
 def run(payload: bytes) -> bytes:
@@ -36,8 +36,10 @@ def _carry_out(tasks: Sequence[Task]) -> list[Answer]:
     """Run the exercise on simulated ranks; raise the first problem, or what the first rank raised."""
     copies = _copies(tasks[0], len(tasks))
     with noticing() as used, SimulatedWorld(len(tasks), on_switch=copies.switch) as world:
-        seen = world.run(lambda rank: exercise(tasks[rank], copies.adapters(rank)), faults=[_tell])
-    _raise_for(seen)
+        order = Clamped(tasks[0].drawn.order)
+        seen = world.run(lambda rank: exercise(tasks[rank], copies.adapters(rank)), order, faults=[_tell])
+    with stage("training on simulated ranks"):
+        _raise_for(seen)
     told = {"stubbed": sorted(stand_ins.used), "borrowed": sorted(used)}
     return [replace(answer, **told) for answer in seen.results]
 

@@ -170,6 +170,7 @@ class Scenario(Drawn):
         weighed: after training, the memory that the state of another optimizer needs is weighed.
         spoiled: after training, there is a backward pass more, in which collectives give NaN.
         simulated: all ranks are threads of one process, so that there may be more of them than a machine can run.
+        order: the choices of a schedule for simulated ranks: which rank runs next, and which results land early.
         lossy: how far communication may take a gradient, or with `replicated` a parameter, relative to the tensor's
             largest element.
         schedule: what happens between steps.
@@ -212,6 +213,7 @@ class Scenario(Drawn):
     weighed: bool = False
     spoiled: bool = False
     simulated: bool = False
+    order: tuple[int, ...] = ()
     lossy: float = 0.0
     schedule: tuple[Event, ...] = ()
     seed: int = 0

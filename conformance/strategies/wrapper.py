@@ -1,5 +1,6 @@
 """Strategies for wrappers: plain training, and one unusual feature at a time on top of it; at the end, many at once."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -87,11 +88,29 @@ in_bfloat16 = narrow(plain, "bfloat16")
 PLAIN = (plain, on_one_rank, in_float32, in_bfloat16)
 
 
+_DECISIONS = 500  # of a schedule, at most: a run of 3 ranks has about so many
+_OPTIONS = 3  # of a decision that are drawn; where there are fewer, the last one counts
+
+
 def in_a_large_world(bounds: Bounds) -> st.SearchStrategy[Scenario]:
     """Return a strategy of one scenario of 64 simulated ranks."""
     model = ModelSpec(2, (Linear(3), Linear(2)))
     size = 9 * BYTES[model.dtype] / MIB if bounds.bucketed else 1.0
     return st.just(Scenario(64, model, steps=2, bucket_size_mb=size, simulated=True))
+
+
+def in_any_order(bounds: Bounds) -> st.SearchStrategy[Scenario]:
+    """Return a strategy of scenarios of 3 simulated ranks that run, and get their results, in any order."""
+    scenario = replace(widened(Scenario(3)), simulated=True)
+    scenario = scenario if bounds.bucketed else replace(scenario, bucket_size_mb=1.0)
+    return st.builds(_order, st.integers(0, _DECISIONS), st.integers(0, 2**16)).map(
+        lambda order: replace(scenario, order=order)
+    )
+
+
+def _order(decisions: int, seed: int) -> tuple[int, ...]:
+    """Return so many choices of a schedule; those that follow are the default."""
+    return tuple(random.Random(seed).choices(range(_OPTIONS), k=decisions))  # noqa: S311
 
 
 def widened(scenario: Scenario) -> Scenario:

@@ -42,6 +42,15 @@ RIGHT = {"head": "", "size": "dist.get_world_size()", "finish": "average(ddp_mod
 IN_A_THREAD = "done = threading.Thread(target=average, args=(ddp_model,)); done.start(); done.join()"
 KEEPS_A_RANK = "RANKS = set()"
 NOTES_ITS_RANK = "RANKS.add(dist.get_rank()); assert len(RANKS) == 1; average(ddp_model)"
+POLLS = """
+    import time
+    handles = [dist.all_reduce(p.grad, async_op=True) for p in ddp_model.parameters()]
+    for handle in handles:
+        if not handle.is_completed():
+            time.sleep(0.05)
+    for p in ddp_model.parameters():
+        p.grad /= dist.get_world_size()
+""".strip()
 NAIVE = COMPONENTS["naive_ddp"]
 CHECKS = {check.id: check for check in NAIVE.checks}
 Hold = Callable[..., Result]
@@ -110,6 +119,16 @@ def test_a_bug_that_only_64_ranks_show_is_found(held: Hold):
     assert "It is right with 3 ranks" in found.diagnosis
     assert found.scenario is not None
     assert found.scenario.world_size == 64
+
+
+def test_a_bug_that_only_some_orders_show_is_found(held: Hold):
+    assert held("any_schedule").status == "passed"
+    found = held("any_schedule", finish=POLLS)
+    assert found.status == "failed"
+    assert "It is right where ranks run in turn" in found.diagnosis
+    assert "in training on simulated ranks: WriteInFlight: rank " in found.message
+    assert found.scenario is not None
+    assert found.scenario.order
 
 
 @pytest.mark.parametrize("finish", [IN_A_THREAD, "1 / 0"])

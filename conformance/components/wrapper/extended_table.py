@@ -47,6 +47,10 @@ EXTENDED = (
     _train("large_worlds", "Training is right in a world of 64 ranks, which are simulated in one process.",
         draws.in_a_large_world, theme="robustness",
         advice="It is right with 3 ranks. Is there a number of ranks in the code, a limit, or a group of some ranks?"),
+    _train("any_schedule", "Training is right whichever rank runs first, and whenever results arrive.",
+        draws.in_any_order, theme="robustness", requires=("runs_to_the_end",), rules_out=(),
+        advice="It is right where ranks run in turn. Does the code go on after some time, or do what depends on which "
+        "result came first? Wait for each result with `wait()`, in an order that all ranks share."),
     _in_use("arguments_stay",
         "Wrapping leaves `grad` at None: with a gradient of zeros, an optimizer would move unused parameters.",
         draws.plain, assertion=use.gradients_stay_none, requires=("runs_to_the_end",), rules_out=()),
