@@ -8,7 +8,7 @@ def test_any_order(ddp): ...
 
 from hypothesis import strategies as st
 
-from pytest_ddp.planning.fault_strategies import corruptions, crashes, delays, partitions, plans
+from pytest_ddp.fault_strategies import corruptions, crashes, delays, partitions, plans
 from pytest_ddp.schedule_text import format_schedule
 
 __all__ = ["Choices", "corruptions", "crashes", "delays", "partitions", "plans", "schedules"]

@@ -110,4 +110,5 @@ def _release() -> bytes:
 def _on_ranks(function: Callable[[], bytes]) -> bytes:
     from pytest_ddp.rank_session.session import RankPlugin  # noqa: PLC0415  imports torch, which only ranks may
 
-    return RankPlugin.current.on_ranks(function)
+    plugin = getattr(RankPlugin, "current", None)  # the ranks of a pool without a pytest session have none
+    return plugin.on_ranks(function) if plugin else function()

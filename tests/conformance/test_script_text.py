@@ -42,7 +42,8 @@ def test_most_scripts_are_flat_and_short_and_all_are_python(component):
             ast.parse(text)
             scripts[bool(why)] += 1
             assert why or lines_besides_data(text) <= MOST_LINES
-    assert scripts[False] > 0.3 * sum(scripts) or component == "checkpoint"  # two worlds are too much for 60 lines
+    # A checkpoint needs two worlds, which are too much for 60 lines. An engine's failures are replayed.
+    assert scripts[False] > 0.3 * sum(scripts) or component in {"checkpoint", "engine"}
 
 
 def test_a_script_begins_with_what_failed_and_ends_with_how_it_starts_ranks():

@@ -153,7 +153,9 @@ def test_a_backend_that_torch_lacks_is_refused(adopt):
             def test_it(self): ...
     """)
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines("*TestUnknown*@distributed(backend=...) takes one of gloo, nccl, mpi, ucc; got 'ccl'")
+    result.stdout.fnmatch_lines(
+        "*TestUnknown*@distributed(backend=...) takes one of gloo, nccl, mpi, ucc, sim; got 'ccl'"
+    )
 
 
 def test_a_class_without_a_world_size_is_refused(adopt):

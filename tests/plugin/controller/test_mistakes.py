@@ -22,7 +22,7 @@ def test_mistakes_in_decorators_and_markers_are_refused_where_they_stand(pyteste
     result.assert_outcomes(errors=6)
     result.stdout.fnmatch_lines(
         [
-            "test_backend.py::test_it: *takes one of gloo, nccl, mpi, ucc; got 'mpl'",
+            "test_backend.py::test_it: *takes one of gloo, nccl, mpi, ucc, sim; got 'mpl'",
             "test_decorator.py:3: in <module>",
             "E *UsageError: @distributed(world_size=...) takes an integer from 1, or a list of them; got 0",
             "test_number.py:3: in <module>",

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import HealthCheck, find, given, settings
 
-from pytest_ddp.planning.fault_strategies import plans
+from pytest_ddp.fault_strategies import plans
 from pytest_ddp.simulated import PeerLost, file_operations_of, operations_of, run_job, simulate
 from pytest_ddp.simulated.faults import Corrupt, Crash, Delay, Partition, RankKilled, Rejoin
 

@@ -162,7 +162,11 @@ def test_ctrl_c_ends_the_ranks():
         dist.barrier()
 
     threads = set(threading.enumerate())
-    with pytest.raises(KeyboardInterrupt):
-        simulate(compute, 3)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            simulate(compute, 3)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert set(threading.enumerate()) == threads
     assert simulate(sums, 2).results == [[1.0] * 3] * 2
