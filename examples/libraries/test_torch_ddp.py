@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel: plain, and with a static graph."""
+"""torch's DistributedDataParallel: plain, and with its options."""
 
 import conformance
 
@@ -13,4 +13,13 @@ test_static_graph = conformance.verify(
     claims=conformance.Claims(unused="in_all_steps"),
     known_failures="known/ddp_static_graph.txt",
     libraries=OF_DDP,
+)
+test_as_bucket_view = conformance.verify(
+    wrap="torch_ddp:as_bucket_view",
+    claims=SENDS_ALL,
+    known_failures="known/ddp_as_bucket_view.txt",
+    libraries=OF_DDP,
+)
+test_finds_unused = conformance.verify(
+    wrap="torch_ddp:finds_unused", known_failures="known/ddp_finds_unused.txt", libraries=OF_DDP
 )
