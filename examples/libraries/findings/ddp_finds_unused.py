@@ -12,20 +12,19 @@ class InAnObject(torch.nn.Linear):
 
 class Twice(torch.nn.Sequential):
     def forward(self, inputs):
-        once = checkpoint(self[0], inputs, use_reentrant=True)
-        return type("Outputs", (), {"out": checkpoint(self[0], once, use_reentrant=True)})
+        inputs = checkpoint(self[0], inputs, use_reentrant=True)
+        return type("Outputs", (), {"out": checkpoint(self[0], inputs, use_reentrant=True)})
 
 
 def main(rank, model, port):
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    wrapped = DistributedDataParallel(model, find_unused_parameters=True)
     try:
-        wrapped = DistributedDataParallel(model, find_unused_parameters=True)
         wrapped(torch.ones(1, 1, requires_grad=True)).out.sum().backward()
     except RuntimeError as error:
-        print(f"rank {rank}, {type(model).__name__}: wrong: {str(error).partition('.')[0]}", flush=True)
+        os.write(1, f"rank {rank}, {type(model).__name__}: wrong: {str(error).partition('.')[0]}\n".encode())
         os._exit(0)  # threads of reentrant passes that raised end the process with SIGABRT
 
 
 if __name__ == "__main__":
-    mp.spawn(main, (InAnObject(1, 1), 29541), nprocs=2)
-    mp.spawn(main, (Twice(torch.nn.Linear(1, 1)), 29542), nprocs=2)
+    [mp.spawn(main, given, nprocs=2) for given in ((InAnObject(1, 1), 29541), (Twice(torch.nn.Linear(1, 1)), 29542))]
