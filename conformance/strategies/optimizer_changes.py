@@ -73,7 +73,7 @@ def _by_generators(drawn: Scenario) -> Scenario:
 
 adding_before = adding_group(before_training=True)
 adding_during = adding_group(before_training=False)
-adding_generators = mapped(adding_before, _by_generators)
+FROM_GENERATORS = (mapped(with_groups, _by_generators), mapped(adding_before, _by_generators))
 clearing_added_group = one_of(
     *(having(adding_before, steps=1, cleared_by="optimizer", set_to_none=set_to_none) for set_to_none in (True, False))
 )

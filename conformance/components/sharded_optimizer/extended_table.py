@@ -54,7 +54,7 @@ EXTENDED = (
             "trains[fewer_parameters_than_ranks]"), rules_out=NEW_GROUP),
     _with_options("groups[other_kinds]",
         "A parameter group may have a name, may be empty, and may come as a generator such as `module.parameters()`.",
-        one_of(groups.with_named_groups, groups.with_empty_group, changes.adding_generators),
+        one_of(groups.with_named_groups, groups.with_empty_group, *changes.FROM_GENERATORS),
         requires=("groups[own_options]", "groups[added_before_training]")),
     _with_options("options[one_cycle]",
         "A scheduler that moves momentum or betas besides the learning rate (`OneCycleLR`) works on the optimizer.",

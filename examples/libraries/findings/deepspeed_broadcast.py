@@ -13,7 +13,8 @@ def main(rank):
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:29571", rank=rank, world_size=2)
     weight = torch.nn.Parameter(torch.ones(2, 3).T)
     scale = torch.nn.Parameter(torch.ones(()))
-    for name, parameter in (("transposed", weight), ("0-dimensional", scale)):
+    kernel = torch.nn.Parameter(torch.ones(1, 2, 3, 3).to(memory_format=torch.channels_last))
+    for name, parameter in (("transposed", weight), ("channels-last", kernel), ("0-dimensional", scale)):
         model = torch.nn.ParameterList([parameter])
         try:
             deepspeed.initialize(model=model, optimizer=torch.optim.SGD([parameter], lr=0.1), config=CONFIG)
