@@ -160,21 +160,27 @@ def _grade_components(executor: Executor, grading: Grading) -> Iterator[Event]:
             yield ComponentEnded(grading.rubric.applied(_not_submitted(name, executor, grading)))
 
 
-def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]:
+def submitted_components(executor: Executor, wanted: Sequence[str], adapters: str = "") -> list[str]:
     """Return those of the wanted components that are submitted.
+
+    Args:
+        executor: has the submission.
+        wanted: the names of components.
+        adapters: what messages call the adapters; by default, after their path.
 
     Raises:
         UsageError: the adapters do not import, or define none of these.
     """
-    given, found = executor.location.given, executor.look(component.contract for component in COMPONENTS.values())
+    adapters = adapters or f"the adapters of {executor.location.given}"
+    found = executor.look(component.contract for component in COMPONENTS.values())
     if found.error:
         why = "\n".join(filter(None, [found.error, limit_met("", found.error)]))
-        raise UsageError(f"the adapters of {given} cannot be imported: {why}")
+        raise UsageError(f"{adapters} cannot be imported: {why}")
     defined = [name for name in wanted if name in found.defined]
     if not defined:
         lacking = [lacks(name, executor.missing[name]) for name in wanted if name in executor.missing]
         looked_for = "looked for " + ", ".join(str(COMPONENTS[name].contract.get) for name in wanted)
-        raise UsageError(f"the adapters of {given} {NONE_DEFINED}; {'; '.join(lacking) or looked_for}")
+        raise UsageError(f"{adapters} {NONE_DEFINED}; {'; '.join(lacking) or looked_for}")
     return [name for name in defined if name in executor.not_callable or executor.is_implemented(COMPONENTS[name])]
 
 

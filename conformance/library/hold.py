@@ -53,8 +53,9 @@ class Held:
         grading = Grading(self.seed, self.world_size, tuple(suite.checks), MAX_EXAMPLES, claims=suite.claims)
         ranks = self._open.enter_context(ranks_from(self.launcher))
         executor = Executor(ranks, location, secret=str(self.seed))
+        named = f"what `verify` names in {suite.test_file.name}, line {suite.line},"
         try:
-            return Grader(executor, grading, submitted_components(executor, grading.components))
+            return Grader(executor, grading, submitted_components(executor, grading.components, named))
         except UsageError as error:
             return error
 

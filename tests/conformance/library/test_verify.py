@@ -109,3 +109,11 @@ def test_workers_of_xdist_have_the_same_items_and_one_report(library, tmp_path):
     assert "known.txt: 1 lines added, 1 deleted." in run.stdout
     listed = [line for line in (tmp_path / "known.txt").read_text().splitlines() if not line.startswith("#")]
     assert [line.split()[:2] for line in listed] == [["ddp", "arguments_stay"]]
+
+
+def test_a_name_that_the_library_lacks_is_told_with_the_call_that_has_it(run_library):
+    run = run_library("-k", AVERAGED, wrap="mylib:Wraped")
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    cause = "AttributeError: module 'mylib' has no attribute 'Wraped'"
+    said = f"what `verify` names in test_mylib.py, line 4, cannot be imported: {cause}"
+    assert said in run.stdout.str()
