@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from hypothesis import HealthCheck, find, given, settings
 
-from pytest_ddp.fault_strategies import plans
 from pytest_ddp.simulated import PeerLost, file_operations_of, operations_of, run_job, simulate
 from pytest_ddp.simulated.faults import Corrupt, Crash, Delay, Partition, RankKilled, Rejoin
+from pytest_ddp.strategies import plans
 
 QUICK = settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
