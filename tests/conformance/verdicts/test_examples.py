@@ -9,7 +9,7 @@ import pytest
 from conformance.cli import main
 from conformance.components.registry import BY_DEFAULT, COMPONENTS
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 WRAPPERS_AND_OPTIMIZER = [name for name in BY_DEFAULT if COMPONENTS[name].contract.kind != "part"]
 BUGS = [
     ("summed_gradients", "naive_ddp", "gradients_averaged", "summed, not averaged"),

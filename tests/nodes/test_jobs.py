@@ -1,6 +1,7 @@
 """pytest in a job: rank 0 reports for all processes, and all of them end alike.
 
-Most jobs here are processes with the variables of a launcher; two agents of torchrun start one of them.
+Most jobs here are processes with the variables of a launcher, which say that they are on two nodes; two agents of
+torchrun start one of them. So these tests need no namespaces.
 """
 
 import json
@@ -22,6 +23,7 @@ import pytest
 from pytest_ddp.hosts.job_process import without_job
 from pytest_ddp.protocol.targets import NO_JOB
 
+pytestmark = pytest.mark.nodes
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:asyncio")
 SUITE = """
 import os, pathlib

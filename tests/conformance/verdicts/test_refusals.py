@@ -12,7 +12,7 @@ from conformance.execution.fork_servers import ranks_from
 from conformance.judging.run_check import run_check
 from conformance.submissions.location import locate
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "correct"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "correct"
 WRAPPER = """
 import torch.distributed as dist
 

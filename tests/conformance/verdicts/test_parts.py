@@ -20,7 +20,7 @@ LOOP_CHECKS = {name: one.checks for name, one in COMPONENTS.items() if one.contr
 CASES = st.one_of(
     *(check.scenarios(Bounds(4)) for checks in LOOP_CHECKS.values() for check in checks),
 )
-PARTS = Path(__file__).parent / "parts"
+PARTS = Path(__file__).parents[1] / "parts"
 
 
 @pytest.mark.parametrize("examples", [2, pytest.param(10, marks=pytest.mark.long)])
