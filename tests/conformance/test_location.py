@@ -15,10 +15,9 @@ from conformance.grading.grade import Grading, grade
 from conformance.submissions.location import Location, locate
 from pytest_ddp.errors import UsageError
 
-NOTHING = """
-    def get_naive_ddp(module):
-        return module
-    def naive_ddp_on_after_backward(ddp_model, optimizer): ...
+NO_TIME = """
+    def ddp_overhead(s, w, o, n_b): return 0.0
+    def optimal_bucket_size(s, w, o): return 0.0
     """
 
 
@@ -165,8 +164,8 @@ def test_submissions_of_one_name_have_scripts_of_their_own(grade_path, tmp_path,
     for name in ("alice", "bob"):
         folder = Path(name, "repo")
         folder.parent.mkdir()
-        submit(NOTHING).rename(folder)
-        report = grade_path(folder, components=["naive_ddp"], examples=1, world_size=2, core=True)
+        submit(NO_TIME).rename(folder)
+        report = grade_path(folder, components=["overhead_model"], examples=1, world_size=2, core=True)
         scripts.append(next(Path(check.script) for check in report.components[0].checks if check.script))
     alices, bobs = scripts
     assert alices != bobs
