@@ -79,6 +79,7 @@ def distributed(
     nodes: int | None = None,
     schedule: Any = None,
     faults: Any = None,
+    reduction: str | None = None,
 ) -> Distributed: ...
 
 
@@ -104,6 +105,7 @@ def distributed(function: Any = None, /, **options: Any) -> Any:
         nodes: the number of nodes that the ranks must be on; other runs than those on several nodes skip the test.
         schedule: of simulated ranks: `pytest_ddp.strategies.schedules()`, or choices to replay such as "12:1,16:2".
         faults: of simulated ranks: what happens to their operations, or a strategy that draws it.
+        reduction: of simulated ranks: the order in which reductions add: "rank_order" (default), "ring" or "tree".
 
     Raises:
         UsageError: for an invalid value, or an option that does not exist.

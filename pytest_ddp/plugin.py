@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _JOB_VARIABLES = {"WORLD_SIZE", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}
 _settings = pytest.StashKey[Settings]()
 _MARKER = (
-    "distributed(world_size, backend, device, timeout, isolation, observe, group, nodes, schedule, faults): "
+    "distributed(world_size, backend, device, timeout, isolation, observe, group, nodes, schedule, faults, "
+    "reduction): "
     "run the test on every rank of a fresh torch process group (pytest-ddp)"
 )
 _AUTO = "; --ddp-device=auto runs on CPUs where there are no GPUs"

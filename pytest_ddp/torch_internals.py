@@ -242,6 +242,12 @@ def autograd_in_calling_thread() -> Iterator[None]:
         torch._C._set_multithreading_enabled(before)
 
 
+def premul_factor(reduce_op: Any) -> Any:
+    """Return the factor of a PREMUL_SUM, which its pickled state has; None for any other reduction."""
+    state: Any = reduce_op.__getstate__()
+    return state[1] if isinstance(state, tuple) else None  # an integer for `ReduceOp.SUM` itself
+
+
 Future: Any = _C.Future  # the base class of torch.futures.Future; C++ makes instances of it
 _NO_GRAPH_TASK = -1
 

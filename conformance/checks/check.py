@@ -68,6 +68,8 @@ class Check:
         level: core if the assignment's own text asks for it, extended if only torch's own implementations promise it.
         requires: ids of checks of the component that must pass first.
         rules_out: names of known mistakes that must give other numbers than correct code, or a scenario is not used.
+        explores: returns a scenario of simulated ranks, which run it in every order; what `scenarios` draws is used
+            only if there are too many orders.
         exact: whether scenarios in float64 stay so where the component is judged in float32.
         advice: what is special about the scenarios, and what to do about it; precedes other advice on a failure.
     """
@@ -80,5 +82,6 @@ class Check:
     level: Level = "core"
     requires: tuple[str, ...] = ()
     rules_out: tuple[str, ...] = ()
+    explores: Callable[[Bounds], Any] | None = None
     exact: bool = False
     advice: str = ""

@@ -27,6 +27,7 @@ from conformance.execution.outcome import (
 from conformance.execution.rank_pools import SizedRanks
 from conformance.execution.simulated_ranks import SimulatedRanks
 from conformance.protocol.codec import MalformedError
+from conformance.protocol.explored import Explored
 from conformance.protocol.messages import Probe, Task
 from conformance.scenarios.drawn import Drawn
 from conformance.submissions.contract import Contract
@@ -39,6 +40,7 @@ from pytest_ddp.planning.world import World
 
 KEPT_BYTES = 2**25
 _TARGET = "conformance.ranks.run:run"
+_EXPLORATION = 3  # it takes longer than a run by this factor, at most
 
 
 class _Run:
@@ -165,6 +167,14 @@ class Executor:
                 yield one
                 ready = ()
         yield from ready
+
+    def explore(self, component: Asked, drawn: Drawn) -> Explored | None:
+        """Run a scenario on simulated ranks in every order; return what came of it, None if they did not answer."""
+        (given,) = component.numbers(drawn, self.seed(drawn))
+        with _ranks_or_an_error_of_ours(), self._folder(drawn) as folder:
+            tasks = self._tasks(component, drawn, given, 0, folder)
+            ranks = self.ranks.other(SimulatedRanks)
+            return ranks.explore(tasks, timeout=_EXPLORATION * self._deadlines.of(drawn))
 
     def knows(self, component: Asked, drawn: Drawn) -> bool:
         """Whether this has run already."""

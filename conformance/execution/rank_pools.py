@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, TypeVar, cast
 
 from conformance.sandbox.sandbox import Sandbox
 from pytest_ddp.outcomes.outcome import Outcome
@@ -17,6 +17,7 @@ from pytest_ddp.pool.launcher import Launcher
 from pytest_ddp.pool.pool import RankPool
 
 _GRACE_SECONDS = 0.3
+Kind = TypeVar("Kind", bound="SizedRanks")
 
 
 @dataclass
@@ -60,11 +61,11 @@ class SizedRanks:
             self.close()
         return SizedRanks(self.launcher, self.sandbox, self.counts, self.one_size)
 
-    def other(self, kind: "type[SizedRanks]") -> "SizedRanks":
+    def other(self, kind: type[Kind]) -> Kind:
         """Return ranks of another kind, with processes of their own, which end with these."""
         if kind not in self._others:
             self._others[kind] = kind(self.launcher, self.sandbox, self.counts)
-        return self._others[kind]
+        return cast("Kind", self._others[kind])
 
     def close(self) -> None:
         """Let every rank end; others start when they are wanted."""

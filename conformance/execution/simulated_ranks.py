@@ -11,6 +11,7 @@ from typing import Any
 from conformance.execution.asked import Asked
 from conformance.execution.rank_pools import SizedRanks
 from conformance.protocol.codec import MalformedError, join, split
+from conformance.protocol.explored import Explored
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 from pytest_ddp.outcomes.outcome import Outcome, Returned
@@ -18,6 +19,7 @@ from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import RankGroup
 
 TARGET = "conformance.ranks.simulated:run"
+_IN_EVERY_ORDER = "conformance.ranks.simulated:run_in_every_order"
 _TRAINS = "conformance.ranks.train:train"
 _ALONE = World(1)
 
@@ -42,6 +44,15 @@ class SimulatedRanks(SizedRanks):
         """Give the ranks of a fresh world; raise LaunchError."""
         with super().group(_ALONE) as host:
             yield _SimulatedGroup(host, world.size)
+
+    def explore(self, tasks: Sequence[bytes], *, timeout: float) -> Explored | None:
+        """Run a world in every order; return what came of it, None if the ranks did not answer. Raise LaunchError."""
+        with super().group(_ALONE) as host:
+            (outcome,) = host.run(_IN_EVERY_ORDER, join(tasks), timeout=timeout)
+        try:
+            return Explored.decode(outcome.body) if isinstance(outcome, Returned) else None
+        except MalformedError:
+            return None
 
     def prepare(self, _: World) -> None:
         """Let the process be ready for another world."""

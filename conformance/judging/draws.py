@@ -119,7 +119,7 @@ class Draws:
         @seeded(self._hypothesis_seed(part))
         @given(part(self.bounds))
         def holds(drawn: Drawn) -> None:
-            drawn = self.claims.eased(self.spared.eased(drawn), exact=self.exact, optimizer=self.optimizer)
+            drawn = self._eased(drawn)
             if unclaimed := self.claims.unclaimed(drawn, optimizer=self.optimizer):
                 left_out[unclaimed] = None
                 reject()
@@ -127,6 +127,15 @@ class Draws:
             judge(drawn)
 
         holds()
+
+    def claimed(self, drawn: Scenario) -> Scenario | None:
+        """Return a scenario without what is spared; None if a part of it is not claimed."""
+        eased = self._eased(drawn)
+        claimed = isinstance(eased, Scenario) and not self.claims.unclaimed(eased, optimizer=self.optimizer)
+        return eased if claimed and isinstance(eased, Scenario) else None
+
+    def _eased(self, drawn: Drawn) -> Drawn:
+        return self.claims.eased(self.spared.eased(drawn), exact=self.exact, optimizer=self.optimizer)
 
     def _hypothesis_seed(self, part: Drawer) -> int:
         name = f"{self.seed}:{part.__qualname__}:{self.rules_out}"

@@ -39,6 +39,7 @@ class Search:
     refused: Refused | None = None
     left_out: tuple[str, ...] = ()  # what was drawn, and is not claimed
     on_real_ranks: Drawn | None = None  # the largest one, which does not run on simulated ranks
+    certificate: str = ""  # what exploration has shown
     disagreement: str = ""  # what failed first on simulated ranks, and on no real ones
 
     def hold(self, drawn: Drawn) -> None:

@@ -15,6 +15,7 @@ from conformance.components.component import Component
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import HarnessError
 from conformance.judging.draws import NOTHING_SPARED, Draws, Spared
+from conformance.judging.exploring import holds_in_every_order
 from conformance.judging.hold import Search
 from conformance.judging.triage import REPEATS, When, cause_of
 from conformance.scenarios.claims import EVERYTHING, Claims
@@ -32,7 +33,7 @@ class Result:
     Attributes:
         check: the check.
         status: error means a fault of ours; not_gradable, that this machine lacks what the submission needs.
-        message: what is wrong, or why the check did not run.
+        message: what is wrong, why the check did not run, or what it has shown beyond its property.
         diagnosis: which known mistake fits.
         scenario: the smallest one found that fails, or the smallest case.
         examples: scenarios or cases that were held to the property.
@@ -113,7 +114,7 @@ def _run(search: Search, draws: Draws) -> Result:
     started, without_failure = time.perf_counter(), partial(Result, search.check)
     try:
         search = _held(search, draws)
-        result = _failed(search, *search.failure) if search.failure else without_failure("passed")
+        result = _failed(search, *search.failure) if search.failure else without_failure("passed", search.certificate)
     except Unclaimed as claim:
         result = without_failure("not_run", str(claim), unclaimed=True)
     except NotOffered as lack:
@@ -138,7 +139,15 @@ def _failed(search: Search, drawn: Drawn, violation: Violation) -> Result:
 
 
 def _held(search: Search, draws: Draws) -> Search:
-    """Test all scenarios that are drawn; if one fails, return the search for the smallest that fails."""
+    """Test all scenarios that are drawn; if one fails, return the search for the smallest that fails.
+
+    If all orders of a scenario could be run, nothing is drawn.
+    """
+    try:
+        if holds_in_every_order(search, draws):
+            return search
+    except Violation:  # exploration has shrunk it
+        return search
     drawn_ahead, search.left_out = draws.all(), draws.left_out
     if not drawn_ahead and draws.left_out:
         raise Unclaimed("; ".join(draws.left_out))

@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 
+import torch.distributed as dist
+
 from conformance.protocol.codec import join, split
+from conformance.protocol.explored import Explored
 from conformance.protocol.messages import Answer, Task
 from conformance.ranks import stand_ins
 from conformance.ranks.boundary import boundary, stage
@@ -19,8 +22,13 @@ from conformance.ranks.loading import load, load_again
 from conformance.ranks.run import exercise
 from conformance.ranks.torch_builtins import noticing
 from conformance.submissions.location import Location
+from conformance.workload.numbers import Tensors
 from pytest_ddp.rank.collective_hooks import announce
 from pytest_ddp.simulated import Clamped, Launch, PeerLost, ProblemFound, SimulatedWorld, Simulation
+from pytest_ddp.simulated.exploration import explore
+
+_MOST_RUNS = 60
+_MOST_TO_SHRINK = 20
 
 
 def run(payload: bytes) -> bytes:
@@ -42,6 +50,31 @@ def _carry_out(tasks: Sequence[Task]) -> list[Answer]:
         _raise_for(seen)
     told = {"stubbed": sorted(stand_ins.used), "borrowed": sorted(used)}
     return [replace(answer, **told) for answer in seen.results]
+
+
+def run_in_every_order(payload: bytes) -> bytes:
+    """Carry out the encoded tasks of a world in every order that a rank can tell; return an encoded `Explored`.
+
+    It stops at the first order that fails or gives other bits, and after a number of runs.
+    """
+    tasks = [Task.decode(one) for one in split(payload)]
+    with boundary(tasks[0].submission):
+        found = _explored(tasks).encode()
+        require_unchanged()
+        return found
+
+
+def _explored(tasks: Sequence[Task]) -> Explored:
+    copies = _copies(tasks[0], len(tasks))
+
+    def train() -> Tensors:
+        rank = dist.get_rank()
+        return exercise(tasks[rank], copies.adapters(rank)).tensors
+
+    seen = explore(train, len(tasks), most=_MOST_RUNS, most_to_shrink=_MOST_TO_SHRINK, on_switch=copies.switch)
+    if seen.certificate is not None:
+        return Explored(seen.runs, seen.orders, seen.certificate.operations, finished=True)
+    return Explored(seen.runs, seen.orders, found=seen.finding.choices if seen.finding else None)
 
 
 def _raise_for(seen: Simulation) -> None:

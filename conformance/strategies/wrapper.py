@@ -99,6 +99,13 @@ def in_a_large_world(bounds: Bounds) -> st.SearchStrategy[Scenario]:
     return st.just(Scenario(64, model, steps=2, bucket_size_mb=size, simulated=True))
 
 
+def in_every_order(bounds: Bounds) -> Scenario:
+    """Return a scenario of 3 simulated ranks with three buckets, small enough to run it in every order."""
+    model = ModelSpec(2, (Linear(3), Linear(2)))
+    size = 8 * BYTES[model.dtype] / MIB if bounds.bucketed else 1.0
+    return Scenario(3, model, steps=2, bucket_size_mb=size, simulated=True)
+
+
 def in_any_order(bounds: Bounds) -> st.SearchStrategy[Scenario]:
     """Return a strategy of scenarios of 3 simulated ranks that run, and get their results, in any order."""
     scenario = replace(widened(Scenario(3)), simulated=True)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from pytest_ddp.planning.nodes import local_ranks, no_nodes, spread
 from pytest_ddp.planning.request import Request
-from pytest_ddp.planning.world import DEFAULT_BACKEND, World
+from pytest_ddp.planning.world import DEFAULT_BACKEND, RANK_ORDER, World
 from pytest_ddp.settings import SIMULATED, Settings
 
 # An option of a test, the value that simulated ranks cannot have (Any: no value), and why.
@@ -19,6 +19,7 @@ _NOT_SIMULATED: tuple[tuple[str, Any, str], ...] = (
     ("observe", True, "simulated ranks are not observed: a simulation itself checks every operation"),
     ("group", False, "simulated ranks have the default group that the plugin makes"),
 )
+_SIMULATED_ONLY = ("schedule", "faults", "reduction")
 _RANKS_PER_CORE = 8
 _RANKS_PER_GPU = {"gloo": 8}  # NCCL refuses two ranks on one GPU
 
@@ -113,9 +114,9 @@ def lack(settings: Settings, reason: str) -> Skip | Refuse:
 
 
 def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
-    if request.schedule is not None or request.faults is not None:
-        name = "faults" if request.schedule is None else "schedule"
-        return Refuse(f'{name}=... works on simulated ranks only: write backend="sim", or remove {name}')
+    for name in _SIMULATED_ONLY:
+        if getattr(request, name) is not None:
+            return Refuse(f'{name}=... works on simulated ranks only: write backend="sim", or remove {name}')
     size = request.world_sizes[0] if request.world_sizes else settings.world_size[0]
     nodes = machine.nodes_for(size, request.nodes)
     if isinstance(nodes, str):
@@ -154,7 +155,8 @@ def _plan_simulated(settings: Settings, request: Request) -> RunOnRanks | Refuse
         if getattr(request, name) == value or (value is Any and getattr(request, name) is not None):
             return Refuse(f'{why}: remove {name}={getattr(request, name)!r}, or choose another backend than "sim"')
     schedule = request.schedule if settings.schedule is None else settings.schedule
-    world = World((request.world_sizes or settings.world_size)[0], SIMULATED)
+    size = (request.world_sizes or settings.world_size)[0]
+    world = World(size, SIMULATED, reduction=request.reduction or RANK_ORDER)
     return RunOnRanks(world, request.timeout or settings.timeout, request.isolation, schedule, request.faults)
 
 

@@ -9,6 +9,7 @@ from pytest_ddp.schedule_text import parse_schedule
 from pytest_ddp.settings import BACKENDS, DEVICES
 
 ISOLATIONS = ("warm", "process")
+REDUCTIONS = ("rank_order", "ring", "tree")
 _OPTIONS = (
     "world_size",
     "backend",
@@ -20,6 +21,7 @@ _OPTIONS = (
     "nodes",
     "schedule",
     "faults",
+    "reduction",
 )
 
 
@@ -30,6 +32,7 @@ class Request:
     Attributes:
         schedule: of simulated ranks: choices, or a strategy of Hypothesis that draws them.
         faults: of simulated ranks: a plan of what happens to their operations; or a strategy that draws one.
+        reduction: of simulated ranks: the order in which reductions add.
     """
 
     world_sizes: tuple[int, ...] = ()
@@ -42,12 +45,14 @@ class Request:
     nodes: int | None = None
     schedule: Any = None
     faults: Any = None
+    reduction: str | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for an invalid value; its message says what is valid."""
         _check_choice("backend", self.backend, BACKENDS)
         _check_choice("device", self.device, DEVICES)
         _check_choice("isolation", self.isolation, ISOLATIONS)
+        _check_choice("reduction", self.reduction, REDUCTIONS)
         is_number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
         if self.timeout is not None and not (is_number and self.timeout > 0):
             raise UsageError(f"@distributed(timeout=...) takes seconds above 0; got {self.timeout!r}")

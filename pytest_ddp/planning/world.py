@@ -9,6 +9,7 @@ from itertools import groupby
 from pytest_ddp.settings import SIMULATED
 
 _RANKS_IN_FULL = 16
+RANK_ORDER = "rank_order"
 DEFAULT_BACKEND = {"cpu": "gloo", "cuda": "nccl"}
 
 
@@ -19,6 +20,7 @@ class World:
     `gpus` are the GPUs of the ranks, in rank order; if empty, a rank uses the GPU of its local rank. `observe` records
     every operation of the group, and of the groups that are made from it. Without `has_group`, the ranks have no
     default process group. `nodes` are the numbers of the nodes of the ranks; if empty, all run on this one.
+    `reduction` is the order in which reductions of simulated ranks add.
     """
 
     size: int
@@ -28,6 +30,7 @@ class World:
     observe: bool = False
     has_group: bool = True
     nodes: tuple[int, ...] = ()
+    reduction: str = RANK_ORDER
 
     @property
     def simulated(self) -> bool:
@@ -56,7 +59,8 @@ class World:
         if len(set(self.nodes)) > 1:
             ranks += f" on {len(set(self.nodes))} nodes"
         observed, no_group = ", observed" if self.observe else "", "" if self.has_group else ", no group"
-        return f"{ranks}, {self.backend}, {self.device}{observed}{no_group}"
+        reduction = "" if self.reduction == RANK_ORDER else f", reduction {self.reduction}"
+        return f"{ranks}, {self.backend}, {self.device}{observed}{no_group}{reduction}"
 
 
 def rank_list(ranks: Iterable[int]) -> str:

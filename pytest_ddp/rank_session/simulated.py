@@ -65,7 +65,8 @@ class SimulatedGroups:
             return
         self.close()
         self._state.begin_group(run.world)
-        self._world, self._name = SimulatedWorld(run.world.size, on_switch=self._state.switch), run.group
+        reduction: Any = run.world.reduction  # `Request` has checked it
+        self._world, self._name = SimulatedWorld(run.world.size, reduction, self._state.switch), run.group
         address = (Rank.current.launch.store[0], run.master_port)
         self._world.run(lambda rank: self._state.begin_process(rank, variables_of(rank, run.world, address)))
 

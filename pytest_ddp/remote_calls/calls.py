@@ -34,13 +34,15 @@ def rank_callers(controller: "Controller") -> Callable[..., "RankCaller"]:
         device: str | None = None,
         timeout: float | None = None,
         observe: bool | None = None,
+        reduction: str | None = None,
     ) -> RankCaller:
         size = max(controller.planner.settings.world_size) if world_size is None else world_size
         if not isinstance(size, int):
             raise UsageError(
                 f"ddp_ranks(world_size=...) takes one number of ranks; got {size!r}: call it once for each"
             )
-        request = Request.of(size, backend=backend, device=device, timeout=timeout, observe=observe)
+        options: dict[str, Any] = {"backend": backend, "device": device, "timeout": timeout, "observe": observe}
+        request = Request.of(size, reduction=reduction, **options)
         decision = controller.planner.plan_request(request)
         if isinstance(decision, Skip):
             pytest.skip(decision.reason)

@@ -170,7 +170,7 @@ class Network:
             raise launch.error
 
     def poll(self, launch: Launch) -> bool:
-        """Whether the results have landed; results that may land do so unless the schedule says "not yet"."""
+        """Whether the results have landed; if they may land, they do, unless the schedule says "not yet"."""
         self._note("polls", launch)
         self.scheduler.step() if launch.ready else self.scheduler.yield_to_others()
         self._note("polled", launch)
@@ -178,6 +178,8 @@ class Network:
         if self._idle_polls > _MOST_IDLE_POLLS:
             text = f"rank {launch.rank} asks again and again whether {launch.fingerprint()} is complete"
             self.stop(Deadlock(f"{text}. {_MOST_IDLE_POLLS} times, no rank has done anything else", (launch.rank,)))
+        if launch.ready and not launch.landed and self.scheduler.decide([launch.option(), launch.option("leave")]):
+            return False
         if launch.ready:
             self._rank.guard.waited(launch)
             self._land(launch)
@@ -224,7 +226,7 @@ class Network:
     @contextmanager
     def futures_patched(self) -> Iterator[None]:
         """Let a wait in Python for a future be a wait for its operations."""
-        originals = {name: getattr(Future, name) for name in ("wait", "then", "done")}
+        originals = {name: getattr(Future, name) for name in ("wait", "then", "done", "add_done_callback")}
 
         def wait(future: Any) -> Any:
             self._wait_for(future, originals["done"])
@@ -232,22 +234,31 @@ class Network:
 
         def then(future: Any, callback: Any) -> Any:
             following = originals["then"](future, callback)
-            self._launches_of[following] = launches = self._launches_of.get(future, ())
-            for launch in launches:
-                launch.calls_back = True
+            self._launches_of[following] = self._calls_back(future)
             return following
+
+        def add_done_callback(future: Any, callback: Any) -> None:
+            originals["add_done_callback"](future, callback)
+            self._calls_back(future)
 
         def done(future: Any) -> bool:
             for launch in self._launches_of.get(future, ()):
                 self.poll(launch)
             return bool(originals["done"](future))
 
-        Future.wait, Future.then, Future.done = wait, then, done
+        Future.wait, Future.then, Future.done, Future.add_done_callback = wait, then, done, add_done_callback
         try:
             yield
         finally:
             for name, method in originals.items():
                 setattr(Future, name, method)
+
+    def _calls_back(self, future: Any) -> tuple[Launch, ...]:
+        """Note that a callback of the program runs when the operations of a future land; return them."""
+        launches: tuple[Launch, ...] = self._launches_of.get(future, ())
+        for launch in launches:
+            launch.calls_back = True
+        return launches
 
     def _wait_for(self, future: Any, done: Callable[[Any], bool]) -> None:
         """Wait for the operations of a future; if they are not known, for all that this rank has futures of."""

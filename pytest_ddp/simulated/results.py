@@ -31,13 +31,20 @@ def message(sent: Call, received: Call) -> Writes:
 
 
 def _all_reduce(calls: Sequence[Call], order: Reduction) -> list[Writes]:
-    totals = _totals([call.inputs for call in calls], calls[0].reduction, order)
+    totals = _totals(calls, order)
     return [list(zip(call.outputs, totals, strict=True)) for call in calls]
 
 
-def _totals(of_ranks: Sequence[Sequence[torch.Tensor]], operation: str, order: Reduction) -> list[torch.Tensor]:
+def _totals(calls: Sequence[Call], order: Reduction) -> list[torch.Tensor]:
     """Return the reduction of the first tensors of all ranks, of the second ones, ..."""
+    of_ranks, operation = [_multiplied(call) for call in calls], calls[0].reduction
     return [reduced(tensors, operation, order) for tensors in zip(*of_ranks, strict=True)]
+
+
+def _multiplied(call: Call) -> list[torch.Tensor]:
+    """Return the tensors of a rank, multiplied with the factor of PREMUL_SUM if it has one."""
+    factor = call.factor
+    return call.inputs if factor is None else [(one * factor).to(one.dtype) for one in call.inputs]
 
 
 def _broadcast(calls: Sequence[Call], _order: Reduction) -> list[Writes]:
@@ -82,12 +89,12 @@ def _scatter(calls: Sequence[Call], _order: Reduction) -> list[Writes]:
 
 
 def _reduce_scatter(calls: Sequence[Call], order: Reduction) -> list[Writes]:
-    totals = _totals([call.inputs for call in calls], calls[0].reduction, order)
+    totals = _totals(calls, order)
     return [[(call.outputs[0], total)] for call, total in zip(calls, totals, strict=True)]
 
 
 def _reduce_scatter_tensor(calls: Sequence[Call], order: Reduction) -> list[Writes]:
-    totals = _totals([call.inputs for call in calls], calls[0].reduction, order)
+    totals = _totals(calls, order)
     parts = [total.reshape(-1).tensor_split(len(calls)) for total in totals]
     return [
         [(target, part[rank].view(target.shape)) for target, part in zip(call.outputs, parts, strict=True)]

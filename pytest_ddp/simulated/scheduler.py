@@ -242,7 +242,7 @@ class Scheduler:
         self.problem = self.problem or problem
         self.stopping = True
 
-    def decide(self, options: Options) -> int:
+    def decide(self, options: Sequence[Option]) -> int:
         """Return which of several options the schedule chooses."""
         choice = self._schedule.choose(options)
         self.choices.append(choice)

@@ -6,7 +6,7 @@ from typing import Any
 from pytest_ddp.simulated.network import Watch
 from pytest_ddp.simulated.reductions import Reduction
 from pytest_ddp.simulated.schedule import Schedule
-from pytest_ddp.simulated.world import SimulatedWorld, Simulation
+from pytest_ddp.simulated.world import SimulatedWorld, Simulation, Switch
 
 
 def simulate(
@@ -17,6 +17,7 @@ def simulate(
     reduction: Reduction = "rank_order",
     faults: Sequence[Any] = (),
     watch: Watch | None = None,
+    on_switch: Switch | None = None,
 ) -> Simulation:
     """Call a function on each of `world_size` simulated ranks, with a default group of the backend "sim".
 
@@ -32,9 +33,10 @@ def simulate(
         faults: plain data of `pytest_ddp.planning.faults`, or functions that are called with each `Launch`, in the
             thread of its rank, and may raise.
         watch: called with each event as it happens, and with its launch if it has one.
+        on_switch: called when another rank goes on; see `SimulatedWorld`.
 
     Returns:
         What came of it. Problems and exceptions are values of it; nothing is raised.
     """
-    with SimulatedWorld(world_size, reduction) as world:
+    with SimulatedWorld(world_size, reduction, on_switch) as world:
         return world.run(lambda _: function(*arguments), schedule, faults, watch=watch)

@@ -1,7 +1,9 @@
 """Simulated ranks run what they can first; what fails there counts only if real ranks show it too."""
 
 import io
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,14 +15,17 @@ from conformance.execution.fork_servers import ForkServers, ranks_from
 from conformance.execution.simulated_ranks import SimulatedRanks, can_be_simulated
 from conformance.grading.events import Reports
 from conformance.grading.formats.console import show
-from conformance.grading.grade import Grading, grade
+from conformance.grading.grade import Grading, grade, planned
+from conformance.grading.report import CheckReport, ComponentReport
 from conformance.judging.run_check import Result, draws_of, run_check
 from conformance.protocol.codec import MalformedError, join, split
+from conformance.protocol.explored import Explored
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import locate
 
 AVERAGES = """
 import threading
+import torch
 import torch.distributed as dist
 
 {head}
@@ -50,6 +55,22 @@ POLLS = """
             time.sleep(0.05)
     for p in ddp_model.parameters():
         p.grad /= dist.get_world_size()
+""".strip()
+SPINS = """
+    for p in ddp_model.parameters():
+        handle = dist.all_reduce(p.grad, async_op=True)
+        while not handle.is_completed():
+            pass
+        p.grad /= dist.get_world_size()
+""".strip()
+ADDS_AS_IT_COMES = """
+    for p in ddp_model.parameters():
+        parts = [torch.empty_like(p) for _ in range(dist.get_world_size())]
+        handle = dist.all_gather(parts, p.grad, async_op=True)
+        order = 1 if handle.is_completed() else -1
+        handle.wait()
+        p.grad = sum(parts[::order]) / dist.get_world_size()
+        dist.broadcast(p.grad, 0)
 """.strip()
 NAIVE = COMPONENTS["naive_ddp"]
 CHECKS = {check.id: check for check in NAIVE.checks}
@@ -122,13 +143,72 @@ def test_a_bug_that_only_64_ranks_show_is_found(held: Hold):
 
 
 def test_a_bug_that_only_some_orders_show_is_found(held: Hold):
-    assert held("any_schedule").status == "passed"
     found = held("any_schedule", finish=POLLS)
     assert found.status == "failed"
     assert "It is right where ranks run in turn" in found.diagnosis
     assert "in training on simulated ranks: WriteInFlight: rank " in found.message
     assert found.scenario is not None
     assert found.scenario.order
+
+
+def test_a_passed_check_says_that_every_order_was_run(held: Hold):
+    found = held("any_schedule")
+    assert (found.status, found.examples) == ("passed", 1)
+    assert found.message == (
+        "The only distinguishable order of 3 ranks and 12 operations has no problem (1 run). "
+        "Orders in which every rank reads the same bits at the same places count as one."
+    )
+
+
+def test_where_there_are_too_many_orders_drawn_ones_are_run(held: Hold):
+    found = held("any_schedule", finish=SPINS)
+    assert (found.status, found.examples) == ("passed", 6)
+    assert re.fullmatch(
+        r"Not every order was run: 3 ranks have more than the \d+ distinguishable orders that 60 runs have shown\. "
+        r"Drawn orders were run as well\.",
+        found.message,
+    )
+
+
+def test_orders_may_differ_by_rounding(held: Hold):
+    found = held("any_schedule", finish=ADDS_AS_IT_COMES)
+    assert found.status == "passed"
+    assert found.message == ("Orders of 3 ranks differ, but not by more than rounding. Drawn orders were run as well.")
+
+
+def test_ranks_that_do_not_answer_for_all_orders_are_said(held: Hold, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(SimulatedRanks, "explore", lambda *_, **__: None)
+    found = held("any_schedule")
+    assert (found.status, found.examples) == ("passed", 6)
+    assert found.message.startswith("Not every order was run: 3 simulated ranks did not answer. Drawn orders")
+
+
+def test_ranks_that_answer_something_else_are_no_exploration(launcher: ForkServers):
+    with ranks_from(launcher) as ranks:
+        assert ranks.other(SimulatedRanks).explore([b"no task"], timeout=30) is None
+
+
+@pytest.mark.parametrize(
+    "explored", [Explored(1, 1, 12, finished=True), Explored(3, 2, found=(0, 1)), Explored(60, 58)]
+)
+def test_what_was_explored_survives_its_trip(explored: Explored):
+    assert Explored.decode(explored.encode()) == explored
+
+
+@pytest.mark.parametrize("sent", [b"", b"[]", b"{}", replace(Explored(1, 1), runs="1").encode(), b'{"found": [-1]}'])
+def test_other_bytes_are_no_exploration(sent: bytes):
+    with pytest.raises(MalformedError, match="not what ranks of ours found in all orders"):
+        Explored.decode(sent)
+
+
+def test_the_console_shows_what_exploration_has_shown():
+    check = CheckReport("any_schedule", "extended", "passed", "Training is right.", message="All 8 orders are right.")
+    report = replace(
+        planned("p", Grading(1, 2, ("naive_ddp",), 3)), components=(ComponentReport("naive_ddp", (check,)),)
+    )
+    shown = io.StringIO()
+    show(report, Console(file=shown, width=300))
+    assert "Orders: naive_ddp: All 8 orders are right." in shown.getvalue()
 
 
 @pytest.mark.parametrize("finish", [IN_A_THREAD, "1 / 0"])

@@ -393,6 +393,13 @@ def import_compiler():
 COMPILER_VARIABLES = compiler_threads = compiler_processes = import_compiler
 
 
+def premul_factor():
+    """torch.distributed._make_nccl_premul_sum, ReduceOp.__getstate__: simulated ranks cannot compute PREMUL_SUM."""
+    assert internals.premul_factor(dist._make_nccl_premul_sum(2.0)) == 2.0
+    assert internals.premul_factor(dist.ReduceOp(dist.ReduceOp.SUM)) is None
+    assert internals.premul_factor(dist.ReduceOp.SUM) is None
+
+
 def print_options():
     """torch._tensor_str.PRINT_OPTS: print options that a test leaves are not restored."""
     before = dict(vars(internals.print_options()))

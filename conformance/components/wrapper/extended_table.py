@@ -49,6 +49,7 @@ EXTENDED = (
         advice="It is right with 3 ranks. Is there a number of ranks in the code, a limit, or a group of some ranks?"),
     _train("any_schedule", "Training is right whichever rank runs first, and whenever results arrive.",
         draws.in_any_order, theme="robustness", requires=("runs_to_the_end",), rules_out=(),
+        explores=draws.in_every_order,
         advice="It is right where ranks run in turn. Does the code go on after some time, or do what depends on which "
         "result came first? Wait for each result with `wait()`, in an order that all ranks share."),
     _in_use("arguments_stay",

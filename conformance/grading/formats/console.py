@@ -103,6 +103,11 @@ def notes(report: Report) -> Iterator[Text]:
             yield _note("In float32", f"{component.name} is right there; it does not carry float64")
         if component.new_processes:
             yield _note("In new processes", f"{component.name} fails in a process that ran something before")
+        yield from (
+            _note("Orders", f"{component.name}: {check.message}")
+            for check in component.checks
+            if check.status == "passed" and check.message
+        )
         if differs := [check for check in component.checks if check.disagreement]:
             first = f"{differs[0].id}: {differs[0].disagreement.splitlines()[0]}"
             more = f" (and in {len(differs) - 1} more checks)" if len(differs) > 1 else ""

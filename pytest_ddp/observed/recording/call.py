@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from pytest_ddp.observed.events import Entry, Moment, Shapes
 from pytest_ddp.operations.table import METHODS, SEND
-from pytest_ddp.torch_internals import OPTION_TYPES
+from pytest_ddp.torch_internals import OPTION_TYPES, premul_factor
 
 BLOCKING = ("send", "recv", "send_object_list", "recv_object_list")
 _REDUCTIONS = {value: name for name, value in dist.ReduceOp.RedOpType.__members__.items()}
@@ -127,11 +127,20 @@ class Call:
     @property
     def reduction(self) -> str:
         """The reduction, as `ReduceOp` names it."""
+        found = self._reduce_op
+        return _REDUCTIONS[getattr(found, "op", found)]
+
+    @property
+    def factor(self) -> Any:
+        """What PREMUL_SUM multiplies the tensors of this rank with: a number or a tensor; None for other reductions."""
+        return premul_factor(self._reduce_op)
+
+    @property
+    def _reduce_op(self) -> Any:
         options = self._options
         if options is None:
             options = next((found for found in self.given if isinstance(found, dist.ReduceOp)), dist.ReduceOp.SUM)
-        found = getattr(options, "reduceOp", options)
-        return _REDUCTIONS[getattr(found, "op", found)]
+        return getattr(options, "reduceOp", options)
 
     def _global(self, rank: int) -> int:
         """Return the global rank of a rank of the group; what is no rank is left for the real group to refuse."""

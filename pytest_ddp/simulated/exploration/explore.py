@@ -22,9 +22,11 @@ from typing import Any
 from pytest_ddp.simulated.exploration.finding import Certificate, Exploration, Finding, Judge
 from pytest_ddp.simulated.exploration.guided import GuidedRun
 from pytest_ddp.simulated.exploration.trace import Token, Trace
+from pytest_ddp.simulated.network import Watch
 from pytest_ddp.simulated.reductions import Reduction
+from pytest_ddp.simulated.schedule import Schedule
 from pytest_ddp.simulated.simulation import simulate
-from pytest_ddp.simulated.world import Simulation
+from pytest_ddp.simulated.world import Simulation, Switch
 
 
 @dataclass(frozen=True)
@@ -36,19 +38,27 @@ class _Program:
     arguments: tuple[Any, ...]
     reduction: Reduction
     every_landing: bool
+    on_switch: Switch | None
+
+    def under(self, schedule: Schedule) -> Simulation:
+        """Run it under a schedule."""
+        return self._simulate(self.function, schedule)
 
     def run(self, guide: list[Token]) -> tuple[Simulation, GuidedRun]:
         """Run it, with the steps of the guide first."""
         guided = GuidedRun(guide, every_landing=self.every_landing)
-        run = simulate(
-            guided.watched(self.function),
+        return self._simulate(guided.watched(self.function), guided, watch=guided.watch), guided
+
+    def _simulate(self, function: Callable[..., Any], schedule: Schedule, watch: Watch | None = None) -> Simulation:
+        return simulate(
+            function,
             self.world_size,
             *self.arguments,
-            schedule=guided,
+            schedule=schedule,
             reduction=self.reduction,
-            watch=guided.watch,
+            watch=watch,
+            on_switch=self.on_switch,
         )
-        return run, guided
 
 
 def explore(
@@ -56,9 +66,11 @@ def explore(
     world_size: int,
     *arguments: Any,
     most: int = 1_000,
+    most_to_shrink: int = 10_000,
     reduction: Reduction = "rank_order",
     every_landing: bool = False,
     place_landings: bool = False,
+    on_switch: Switch | None = None,
 ) -> Exploration:
     """Run a function under all distinguishable schedules; stop at the first that fails.
 
@@ -69,18 +81,20 @@ def explore(
         world_size: how many ranks.
         *arguments: its arguments; it must not change them.
         most: how many schedules to run at most. If there are more, there is no certificate.
+        most_to_shrink: how many more runs may shrink a schedule that fails.
         reduction: as for `simulate`.
         every_landing: suppose that a rank notices when the results of an operation land, even if it touches none of its
             tensors in between. The number of schedules then grows very fast.
         place_landings: when all are explored, move each landing of the default run to every other place on its rank,
             one at a time. By the equivalence this changes nothing; the runs check it. Only problems and other results
             count.
+        on_switch: as for `simulate`.
 
     Returns:
         The finding, shrunk to the fewest deviations; else the certificate, if all schedules were run.
     """
-    program = _Program(function, world_size, arguments, reduction, every_landing)
-    judge = Judge(lambda schedule: simulate(function, world_size, *arguments, schedule=schedule, reduction=reduction))
+    program = _Program(function, world_size, arguments, reduction, every_landing, on_switch)
+    judge = Judge(program.under, most_to_shrink)
     search = _Search(program, judge)
     while search.todo and search.runs < most:
         if (finding := search.step()) is not None:

@@ -103,10 +103,12 @@ class Judge:
 
     Args:
         simulate: runs the function under a schedule.
+        most_to_shrink: how many runs may shrink a schedule.
     """
 
-    def __init__(self, simulate: Callable[[Schedule], Simulation]) -> None:
+    def __init__(self, simulate: Callable[[Schedule], Simulation], most_to_shrink: int = 10_000) -> None:
         self._simulate = simulate
+        self._left = most_to_shrink
         self._expected: list[str] = []
 
     def failure(self, run: Simulation) -> Failure | None:
@@ -124,6 +126,9 @@ class Judge:
         """Return the finding with the fewest deviations that fails in the same way."""
 
         def fails(candidate: Choices) -> list[int] | None:
+            self._left -= 1
+            if self._left < 0:
+                return None
             noting = Noting(candidate)
             found = self.failure(self._simulate(noting))
             return noting.sizes if found is not None and found.kind == failure.kind else None

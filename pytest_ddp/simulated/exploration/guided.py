@@ -30,7 +30,6 @@ class GuidedRun:
         self._tokens: dict[tuple[Any, ...], Token] = {}
         self._next: dict[int, Step] = {}
         self._asked: dict[int, Launch] = {}
-        self._after: dict[int, Step] = {}
 
     def choose(self, options: Sequence[Option]) -> int:
         """Return the index of the option that makes the next step of the guide."""
@@ -39,7 +38,7 @@ class GuidedRun:
         lands = any(token[0] == "land" for token in self._guide)
         tokens: list[Token] = []
         for option in options:
-            if option.kind == "land" and not lands:
+            if option.kind == "land" and tokens and not lands:
                 break  # ranks come first
             tokens.append(self._token(option))
         return next((tokens.index(token) for token in self._guide if token in tokens), 0)
@@ -93,7 +92,7 @@ class GuidedRun:
         self._tokens[_name(launch.option())] = ("land", launch.rank, operation)
 
     def _polled(self, launch: Launch) -> None:
-        self._next_step(launch.rank).writes.add(("asked", launch.rank, operation_of(launch)))
+        self._next_step(launch.rank).writes.add(_asked(launch))
         self._asked[launch.rank] = launch
 
     def _waited(self, launch: Launch) -> None:
@@ -107,13 +106,10 @@ class GuidedRun:
         if launch.partner is not None:
             step.needs.add(operation_of(launch.partner))
         step.gives.add(("landed", launch.rank, operation))
-        step.writes.add(_results_of(launch))
+        step.writes |= {_results_of(launch), _asked(launch)}
         if self._every_landing or launch.calls_back:
             step.writes.add(("rank", launch.rank))
-        if self._asked.get(launch.rank) is launch:  # the poll does not need it
-            self._after[launch.rank] = step
-        else:
-            self._note(step)
+        self._note(step)
 
     def _next_step(self, rank: int) -> Step:
         """Return the step of a rank that is not over; what the rank does until it can be paused belongs to it."""
@@ -126,8 +122,6 @@ class GuidedRun:
         step.text = text
         step.reads.add(("rank", rank))
         self._note(step)
-        if (landing := self._after.pop(rank, None)) is not None:
-            self._note(landing)
 
     def _note(self, step: Step) -> None:
         self._steps.append(step)
@@ -135,11 +129,15 @@ class GuidedRun:
             self._guide.remove(step.token)
 
     def _token(self, option: Option) -> Token:
-        return ("rank", option.rank) if option.kind == "run" else self._tokens.get(_name(option), ())
+        return self._tokens.get(_name(option), ()) if option.kind == "land" else ("rank", option.rank)
 
 
 def _results_of(launch: Launch) -> Key:
     return "results", launch.rank, operation_of(launch)
+
+
+def _asked(launch: Launch) -> Key:
+    return "asked", launch.rank, operation_of(launch)
 
 
 def _name(option: Option) -> tuple[Any, ...]:

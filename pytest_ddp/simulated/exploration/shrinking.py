@@ -115,7 +115,9 @@ class Noting:
 
 def _words(option: Option) -> str:
     if option.kind == "land":
-        return f"{option.operation} lands on rank {option.rank} before the rank waits for it"
+        return f"{option.operation} lands on rank {option.rank}"
+    if option.kind == "leave":
+        return f"rank {option.rank} is told that {option.operation} is not complete yet"
     if option.operation == "start":
         return f"rank {option.rank} starts"
     return f"rank {option.rank} goes on from {option.operation}"

@@ -4,7 +4,7 @@ A **step** is what a rank does from one place where it can be paused to the next
 wait or to poll, or returns), or the landing of an operation's results on a rank. Two steps are **dependent** if
 
 - a rank makes both;
-- a rank asks in one whether an operation is complete, and another rank launches this operation in the other;
+- a rank asks in one whether an operation is complete, and the other is the landing of its results on this rank;
 - both may decide which message a receive from any source gets;
 - one is a landing, and in the other its rank returns without having waited for it;
 - one is a landing at which a callback of the program runs (`Future.then`), and the other is of the same rank.
@@ -151,8 +151,6 @@ class Trace:
 def _close(steps: list[Step]) -> None:
     """Add the dependencies that exist only because of another step of the run."""
     written = {key for step in steps for key in step.writes}
-    watched = [key for key in written if key[0] == "asked"]
     boxes = {key[1] for key in written if key[0] == "any"}
     for step in steps:
-        step.reads |= {key for key in watched if key[2] in step.gives}
         step.writes |= {key for key in step.gives if key in boxes}

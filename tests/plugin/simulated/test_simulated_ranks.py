@@ -248,11 +248,14 @@ def test_what_simulated_ranks_cannot_do_is_refused(run_suite):
         @distributed(schedule="0:1")
         def test_schedule(ddp): ...
 
+        @distributed(reduction="ring")
+        def test_not_simulated(ddp): ...
+
         @distributed(backend="sim")
         def test_breakpoint(ddp):
             breakpoint()
         """)
-    result.assert_outcomes(errors=5, failed=1)
+    result.assert_outcomes(errors=6, failed=1)
     result.stdout.fnmatch_lines(
         [
             "simulated ranks have tensors on CPU only: remove device='cuda', or choose another backend than \"sim\"",
@@ -260,9 +263,37 @@ def test_what_simulated_ranks_cannot_do_is_refused(run_suite):
             "simulated ranks are not observed: a simulation itself checks every operation: remove observe=True, *",
             "simulated ranks have the default group that the plugin makes: remove group=False, *",
             'schedule=... works on simulated ranks only: write backend="sim", or remove schedule',
+            'reduction=... works on simulated ranks only: write backend="sim", or remove reduction',
             "rank 0 of 2 (sim, cpu) raised *UsageError: breakpoint() on a simulated rank: *",
         ]
     )
+
+
+def test_a_sum_shows_in_which_order_it_adds(run_suite):
+    result = run_suite("""
+        class TestSum:
+            @pytest.mark.parametrize("expected", [
+                pytest.param(1.0, marks=distributed(reduction="rank_order")),
+                pytest.param(0.0, marks=distributed(reduction="tree")),
+                pytest.param(1.0),
+            ])
+            @distributed(world_size=4, backend="sim")
+            def test_order(self, ddp, expected):
+                total = torch.tensor([1e8, 1.0, -1e8, 1.0][ddp.rank])
+                dist.all_reduce(total)
+                assert total.item() == expected
+
+        def test_plain(ddp_ranks):
+            def total():
+                total = torch.tensor([1e8, 1.0, -1e8, 1.0][dist.get_rank()])
+                dist.all_reduce(total)
+                return total.item()
+
+            assert ddp_ranks(world_size=4, backend="sim", reduction="tree").run(total) == [0.0] * 4
+            assert ddp_ranks(world_size=4, backend="sim", reduction="ring").run(total) == [1.0] * 4
+        """)
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["*4 ranks, sim, cpu, reduction tree: 1*"])
 
 
 def test_faults_are_written_or_drawn(run_given):

@@ -39,6 +39,7 @@ def test_explicit_values_are_kept():
         ({"backend": "tcp"}, "takes one of gloo, nccl, mpi, ucc, sim; got 'tcp'"),
         ({"device": "tpu"}, "takes one of cpu, cuda, auto; got 'tpu'"),
         ({"isolation": "none"}, "takes one of warm, process; got 'none'"),
+        ({"reduction": "star"}, r"distributed\(reduction=...\) takes one of rank_order, ring, tree; got 'star'"),
         ({"timeout": 0}, "takes seconds above 0; got 0"),
         ({"timeout": "1"}, "takes seconds above 0; got '1'"),
         ({"group": "mine"}, r"@distributed\(group=...\) takes True or False; got 'mine'"),
@@ -48,7 +49,7 @@ def test_explicit_values_are_kept():
         ({"schedule": 3}, "takes a strategy such as pytest_ddp.strategies.schedules"),
         (
             {"size": 2},
-            r"takes the keywords world_size, .*, nodes, schedule, faults; got distributed\(size=2\)",
+            r"takes the keywords world_size, .*, nodes, schedule, faults, reduction; got distributed\(size=2\)",
         ),
     ],
 )

@@ -127,10 +127,10 @@ def test_landings_are_placed_everywhere_before_the_wait():
     [
         (two_reductions, 2, False, 1),
         (two_reductions, 2, True, 121),  # 11 of each rank
-        (polls_once, 2, False, 3),  # no rank can say "no" if the others have seen all launches
-        (polls_once, 3, False, 19),
-        (takes_what_is_there, 2, False, 5),
-        (takes_what_is_there, 3, False, 79),
+        (polls_once, 2, False, 2**2),  # each rank asks once, and hears "yes" or "not yet"
+        (polls_once, 3, False, 2**3),
+        (takes_what_is_there, 2, False, 4**2),  # each rank asks twice
+        (takes_what_is_there, 3, False, 4**3),
         (receives_from_any, 3, False, 10),
     ],
 )
@@ -162,12 +162,14 @@ class _RandomlyGuided(GuidedRun):
         return self._random.randrange(len(options))
 
 
-def test_callbacks_run_in_every_order():
+@pytest.mark.parametrize("method", ["then", "add_done_callback"])
+def test_callbacks_run_in_every_order(method):
     def in_order_of_callbacks():
         order = []
         for number in range(2):
             future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
-            futures.append(future.then(lambda _, number=number: order.append(number)))
+            following = getattr(future, method)(lambda _, number=number: order.append(number))
+            futures.append(following or future)
         for future in futures[-2:]:
             future.wait()
         return order

@@ -1,14 +1,19 @@
 """Each problem of the communication is reported at once, and says what, where and on which ranks."""
 
+from typing import get_args
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch.utils.flop_counter import FlopCounterMode
 
+from pytest_ddp.planning.request import REDUCTIONS
+from pytest_ddp.planning.world import RANK_ORDER
 from pytest_ddp.simulated import (
     Deadlock,
     LostMessage,
     Mismatch,
+    Reduction,
     SharedTensor,
     TensorWithGaps,
     UnfinishedCollective,
@@ -231,6 +236,23 @@ def test_the_order_of_a_reduction_shows(reduction, expected):
         return total.item()
 
     assert simulate(add, 4, reduction=reduction).results == [expected] * 4
+
+
+@pytest.mark.parametrize("factor", [3.0, torch.tensor(3.0)])
+def test_premul_sum_multiplies_before_it_adds(factor):
+    def add():
+        rank = dist.get_rank()
+        total, parts, mine = torch.tensor([float(rank)]), torch.ones(2) * rank, torch.zeros(1)
+        dist.all_reduce(total, op=dist._make_nccl_premul_sum(factor))
+        dist.reduce_scatter_tensor(mine, parts, op=dist._make_nccl_premul_sum(float(1 + rank)))
+        return total.item(), mine.item()
+
+    assert simulate(add, 2).results == [(3.0, 2.0)] * 2
+
+
+def test_the_reductions_of_the_decorator_are_those_of_a_simulation():
+    assert get_args(Reduction) == REDUCTIONS
+    assert RANK_ORDER in REDUCTIONS
 
 
 def test_a_ring_begins_each_part_at_another_rank():

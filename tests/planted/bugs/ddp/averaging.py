@@ -32,6 +32,16 @@ _ROUNDED_AT_LAST = (
             param.data = param.data.half().to(param.dtype)
 """
 )
+_COLLECTED = """        for bucket in self.buckets:
+            bucket.collect(used)
+        self.buckets, self.sent = [], 0
+"""
+_DEALT_BY_ARRIVAL = """        owners = [bucket.params for bucket in self.buckets]
+        arrived = sorted(self.buckets, key=lambda bucket: not bucket.handle.is_completed())
+        for bucket, bucket.params in zip(arrived, owners):
+            bucket.collect(used)
+        self.buckets, self.sent = [], 0
+"""
 _SUMMED = "summed, not averaged"
 _TWICE = "divided twice"
 _NEVER = "never synchronised"
@@ -189,6 +199,7 @@ BUGS = [
         "any_schedule",
         "It is right where ranks run in turn",
     ),
+    Bug("ddp_bucketed", _COLLECTED, _DEALT_BY_ARRIVAL, "any_schedule", "It is right where ranks run in turn"),
     Bug(
         "flat_ddp",
         "/ dist.get_world_size()",
