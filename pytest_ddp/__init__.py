@@ -15,7 +15,14 @@ if pytest.version_tuple < (9, 1):  # before anything is imported that older rele
     )
 
 from pytest_ddp.context import DDPContext
-from pytest_ddp.errors import BlocksInsideBackward, CollectiveMismatch, LeakWarning, PytestDDPError, UsageError
+from pytest_ddp.errors import (
+    BlocksInsideBackward,
+    CollectiveMismatch,
+    LeakWarning,
+    PytestDDPError,
+    SharedGlobalWarning,
+    UsageError,
+)
 from pytest_ddp.marker import distributed
 from pytest_ddp.outcomes.failure import RankFailure
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
@@ -39,6 +46,7 @@ __all__ = [
     "RankCaller",
     "RankFailure",
     "Returned",
+    "SharedGlobalWarning",
     "Skipped",
     "Stopped",
     "TimedOut",

@@ -29,5 +29,9 @@ class BlocksInsideBackward(PytestDDPError):  # noqa: N818  likewise
     """A rank waits for other ranks inside backward, under a gate that completes nothing until backward is over."""
 
 
+class SharedGlobalWarning(UserWarning):
+    """Simulated ranks changed a global that they share; on real ranks each would have its own."""
+
+
 class LeakWarning(UserWarning):
     """A test left something behind on a rank (`--ddp-leaks`)."""

@@ -165,7 +165,7 @@ def report_leaks(leaks: list[Leak], item: pytest.Item, how: str) -> None:
     if how == "error":
         pytest.fail(f"{text} (--ddp-leaks=error)", pytrace=False)
     if how == "warn":
-        _warn(text, item)
+        warn(text, item, LeakWarning)
 
 
 def hold_back_tear_down(item: Any) -> None:
@@ -198,9 +198,10 @@ def _tear_down_case(case: Any, tear_down: Callable[[], None], cleanups: list[Any
             case._cleanups = []  # noqa: SLF001
 
 
-def _warn(text: str, item: pytest.Item) -> None:
+def warn(text: str, item: pytest.Item, category: type[Warning]) -> None:
+    """Warn about a test, at its own line."""
     path, line, _ = item.reportinfo()  # a test that a class inherits may stand in another file
     try:
-        warnings.warn_explicit(text, LeakWarning, str(path), (line or 0) + 1)
-    except LeakWarning as error:  # a filter turned it into an error; the traceback would show our frames only
-        pytest.fail(f"LeakWarning: {error}", pytrace=False)
+        warnings.warn_explicit(text, category, str(path), (line or 0) + 1)
+    except category as error:  # a filter turned it into an error; the traceback would show our frames only
+        pytest.fail(f"{category.__name__}: {error}", pytrace=False)

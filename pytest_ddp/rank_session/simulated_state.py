@@ -17,14 +17,16 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddp.context import DDPContext
+from pytest_ddp.errors import SharedGlobalWarning
 from pytest_ddp.items import node_id
 from pytest_ddp.planning.world import World
 from pytest_ddp.pytest_internals import SetUpState, parameter_index
 from pytest_ddp.rank.worker import Rank
-from pytest_ddp.rank_session.isolation import describe_rank, report_leaks
+from pytest_ddp.rank_session.isolation import describe_rank, report_leaks, warn
 from pytest_ddp.rank_session.leak_kind import forgiven_by
 from pytest_ddp.rank_session.leaks import Snapshot
 from pytest_ddp.rank_session.records import RankRecords
+from pytest_ddp.rank_session.shared_globals import SharedGlobals
 from pytest_ddp.seeds import random_state_kept, seed_everything, seed_of
 from pytest_ddp.settings import Settings
 
@@ -58,6 +60,7 @@ class SimulatedState:
         self._forgiven = forgiven_by(settings.leaks_ignore)
         self._before = Snapshot.take()
         self._session: pytest.Session | None = None
+        self._globals: SharedGlobals | None = None
         self._item: pytest.Item | None = None
         self._ranks: dict[int, _RankState] = {}
         self._have_values: dict[Any, None] = {}
@@ -65,7 +68,7 @@ class SimulatedState:
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Keep the session."""
-        self._session = session
+        self._session, self._globals = session, SharedGlobals(session.config.rootpath)
 
     @property
     def context(self) -> DDPContext:
@@ -79,6 +82,8 @@ class SimulatedState:
         self.rank = new
         if new is not None:
             self._exchange(self._ranks[new])
+        if self._globals is not None:
+            self._globals.switch(old, new)
 
     def _exchange(self, state: _RankState) -> None:
         if self._session is not None:
@@ -111,6 +116,8 @@ class SimulatedState:
             state.setup.begin(item)
             state.handlers = list(logging.root.handlers)
         self._before = Snapshot.take()
+        if self._globals is not None:
+            self._globals.begin_test()
 
     def begin_rank(self) -> None:
         """Seed the rank that begins a test."""
@@ -152,6 +159,8 @@ class SimulatedState:
     def check_leaks(self, item: pytest.Item) -> None:
         """Restore what the test left changed, and report it as `--ddp-leaks` says."""
         self._item = None
+        for text in self._globals.end_test() if self._globals else ():
+            warn(text, item, SharedGlobalWarning)
         leaks = self._before.restore(self._forgiven)
         if leaks:
             self.retire = "; ".join(leak.what for leak in leaks if leak.lasting)

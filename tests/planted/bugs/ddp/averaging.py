@@ -32,15 +32,17 @@ _ROUNDED_AT_LAST = (
             param.data = param.data.half().to(param.dtype)
 """
 )
-_COLLECTED = """        for bucket in self.buckets:
+_SENT_BY_ARRIVAL = """        params = self.trainable()
+        buckets = self.make_buckets(params, self.max_bytes)
+        for bucket in buckets[:1]:
+            bucket.launch()
+        used = used_anywhere(params)
+        in_order = not buckets or buckets[0].handle.is_completed()
+        for bucket in buckets[1:] if in_order else buckets[:0:-1]:
+            bucket.launch()
             bucket.collect(used)
-        self.buckets, self.sent = [], 0
-"""
-_DEALT_BY_ARRIVAL = """        owners = [bucket.params for bucket in self.buckets]
-        arrived = sorted(self.buckets, key=lambda bucket: not bucket.handle.is_completed())
-        for bucket, bucket.params in zip(arrived, owners):
+        for bucket in buckets[:1]:
             bucket.collect(used)
-        self.buckets, self.sent = [], 0
 """
 _SUMMED = "summed, not averaged"
 _TWICE = "divided twice"
@@ -199,7 +201,7 @@ BUGS = [
         "any_schedule",
         "It is right where ranks run in turn",
     ),
-    Bug("ddp_bucketed", _COLLECTED, _DEALT_BY_ARRIVAL, "any_schedule", "It is right where ranks run in turn"),
+    Bug(_NAIVE, _NAIVE_FINISH, _SENT_BY_ARRIVAL, "any_schedule", "It is right where ranks run in turn"),
     Bug(
         "flat_ddp",
         "/ dist.get_world_size()",
