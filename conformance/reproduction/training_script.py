@@ -86,6 +86,8 @@ def shows(trial: Trial) -> bool:
 
 def _beyond(scenario: Scenario) -> str:
     """Say what a flat script has no lines for, if anything."""
+    if scenario.simulated:
+        return "simulated ranks and their schedule"
     if not all(map(scenario.trains, range(scenario.steps))):
         return "steps without gradients"
     if not is_explicit(scenario.model):

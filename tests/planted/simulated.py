@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
@@ -38,7 +39,7 @@ from pytest_ddp.errors import LackError
 from pytest_ddp.pool.parent_death import die_with
 
 PAGE = ROOT / "docs" / "simulated-verdicts.md"
-_SUMMARY = ROOT / "docs" / "simulated-grading.md"
+SUMMARY = ROOT / "docs" / "simulated-grading.md"
 _BEGIN, _END = "<!-- ci/mutants --simulate writes this -->", "<!-- until here -->"
 _SEED, _WORLD_SIZE, _EXAMPLES = 1, 3, 10
 _WORKERS = 2
@@ -82,14 +83,11 @@ class Row:
 
 
 def read(text: str) -> dict[str, Row]:
-    """Return the rows of a page that belong to the present state of the judge, by the key of their bug."""
+    """Return the rows of a page, by the key of their bug."""
     found: dict[str, Row] = {}
     for line in text.splitlines():
-        try:
+        with suppress(ValueError, TypeError):
             row = Row.parsed(line)
-        except (ValueError, TypeError):
-            continue
-        if row.state == state(row.component):
             found[row.key] = row
     return found
 
@@ -179,15 +177,16 @@ def write(rows: dict[str, Row]) -> None:
     names = [one.name.replace("_", " ") for one in fields(Row)]
     table = [f"| {' | '.join(names)} |", "| --- " * len(names) + "|", *map(str, in_order)]
     PAGE.write_text("\n".join([head, "", *table, ""]), encoding="utf-8")
-    before, _, rest = _SUMMARY.read_text(encoding="utf-8").partition(_BEGIN)
+    before, _, rest = SUMMARY.read_text(encoding="utf-8").partition(_BEGIN)
     after, bugs = rest.partition(_END)[2], [bug for bug in BUGS if bug.component in TRAINED]
     text = f"{before}{_BEGIN}\n\n{summary(in_order, bugs)}\n\n{_END}{after}"
-    _SUMMARY.write_text(text, encoding="utf-8")
+    SUMMARY.write_text(text, encoding="utf-8")
 
 
 def main(asked: argparse.Namespace) -> int:
     """Compare what is not known yet, as far as the time allows; return 1 if simulated ranks miss a bug."""
-    rows, began = read(PAGE.read_text(encoding="utf-8")), time.monotonic()
+    began, known = time.monotonic(), read(PAGE.read_text(encoding="utf-8"))
+    rows = {key: row for key, row in known.items() if row.state == state(row.component)}
     wanted = [bug for bug in BUGS if bug.component in (asked.component or TRAINED) and bug.key not in rows]
     left = [bug for bug in wanted if asked.check in {None, bug.check}]
     write(rows)

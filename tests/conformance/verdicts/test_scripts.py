@@ -111,6 +111,7 @@ def first(component: str, **check: str) -> Bug:
     ("bug", "said"),
     [
         (first("ddp", id="gradients_averaged"), "rank 0, step 1, gradient of layers.0.weight: [["),
+        (first("naive_ddp", id="any_schedule"), "any_schedule  failed\n"),
         pytest.param(first("ddp_bucketed", theme="communication"), "  failed\n", marks=pytest.mark.long),
         pytest.param(first("sharded_optimizer", id="zero_grad"), "zero_grad  failed\n", marks=pytest.mark.long),
     ],
@@ -121,6 +122,7 @@ def test_a_script_tells_a_bug_from_right_code(bug, said, script_of, submit):
     code, shown = run(script)
     assert (code, said in shown) == (1, True), shown
     assert (REPLAYS in script.read_text()) == ("failed" in said)
+    assert ("no lines for simulated ranks and their schedule" in script.read_text()) == (bug.check == "any_schedule")
     submit(**right(bug.component))
     assert run(script)[0] == 0
 
