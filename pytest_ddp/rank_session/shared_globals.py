@@ -9,7 +9,8 @@ a cache that all may share, or per-rank state, cannot be known: it counts as a c
 import ast
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -19,6 +20,7 @@ from pytest_ddp.planning.world import rank_list
 
 _MOST_ELEMENTS = 10_000  # of a container that is compared; of larger ones, only their number
 _ABSENT = object()
+_CONTAINERS = (list, set, dict, defaultdict, OrderedDict, Counter)
 _CODE = (ModuleType, type, FunctionType, BuiltinFunctionType)
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _INSTEAD = "Keep it in a fixture or in a local variable, or use real ranks (docs/simulated.md)"
@@ -47,9 +49,8 @@ class _Container:
         if self.before is None:
             return bool(self.ranks)
         if not isinstance(self.value, dict):
-            return not _same(sorted(self.value, key=id), sorted(self.before, key=id)) or (
-                isinstance(self.value, list) and not _same(self.value, self.before)
-            )
+            gather = list if isinstance(self.value, list) else set
+            return gather(map(id, self.value)) != gather(map(id, self.before))
         grew_only = all(self.value.get(key, _ABSENT) is value for key, value in self.before.items())
         return not grew_only or (len(self.value) > len(self.before) and len(self.ranks) != 1)
 
@@ -76,8 +77,7 @@ class SharedGlobals:
         """Note the globals as they are before ranks run a test."""
         self._look()
         self._before = dict(self._shared())
-        held = ((place, value) for place, value in self._before.items() if isinstance(value, list | set | dict))
-        self._containers = [_Container(place, value) for place, value in held]
+        self._containers = [_Container(place, value) for place, value in self._globals() if type(value) in _CONTAINERS]
         self._lengths = [len(container.value) for container in self._containers]
 
     def end_test(self) -> list[str]:
@@ -119,11 +119,14 @@ class SharedGlobals:
                 yield place
 
     def _shared(self) -> Iterator[tuple[Place, Any]]:
-        """Yield the globals that all ranks share, with their values."""
-        kept = {(id(namespace), name) for namespace, name in self._kept}
+        """Yield the globals that are not kept for each rank, with their values."""
+        kept = {(namespace["__name__"], name) for namespace, name in self._kept}
+        yield from ((place, value) for place, value in self._globals() if place not in kept)
+
+    def _globals(self) -> Iterator[tuple[Place, Any]]:
         for module in self._modules:
             for name, value in list(vars(module).items()):
-                if not name.startswith("__") and (id(vars(module)), name) not in kept:
+                if not name.startswith("__"):
                     yield (module.__name__, name), value
 
     def _look(self) -> None:
@@ -158,15 +161,11 @@ def _assign(namespace: dict[str, Any], name: str, value: Any) -> None:
         namespace[name] = value
 
 
-def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
-
-
 def _in_place(container: _Container) -> str:
     module, name = container.place
     ranks = rank_list(sorted(container.ranks)) if container.ranks else ""
     how = f"{ranks} added to it or removed from it" if ranks else "it was changed"
-    kind = next(kind.__name__ for kind in (list, set, dict) if isinstance(container.value, kind))
+    kind = type(container.value).__name__
     return (
         f"simulated ranks share {module}.{name}, a {kind}, and {how}: each rank sees what the others put there, which "
         f"real ranks do not. {_INSTEAD}"

@@ -46,6 +46,11 @@ def test_what_ranks_share_and_change_is_said(run_suite, pytester):
         """
         import config
         SEEN, NAMES, STATE, THEIRS, ORDER = [], {"a"}, {}, {"rank": None}, [2, 1]
+
+        def forget():
+            global SEEN
+            SEEN = []
+
         CACHE, CONSTANT, MANY = {}, {"a": 1}, list(range(20_000))
 
         @distributed
