@@ -114,7 +114,7 @@ class _Search:
     """The reversals that are to be run, and the orders that are known.
 
     Attributes:
-        todo: guides of runs; first in, first out, so that few reversals come before many.
+        todo: guides of runs. The first and the last run by turns: those with few reversals, and those with many.
         known: the identities of the traces so far.
         runs: how many runs there were.
         first: the trace of the default run.
@@ -130,7 +130,7 @@ class _Search:
 
     def step(self) -> Finding | None:
         """Run what is next; return what is wrong, or note what is to be run because of it."""
-        run, guided = self._program.run(self.todo.popleft())
+        run, guided = self._program.run(self.todo.pop() if self.runs % 2 else self.todo.popleft())
         trace = Trace(guided.finish())
         self.first = self.first if self.runs else trace
         self.runs += 1

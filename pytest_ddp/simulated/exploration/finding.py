@@ -136,6 +136,7 @@ class Judge:
         core = fewest_deviations(choices, fails)
         noting = Noting(core)
         last = self.failure(self._simulate(noting)) or failure
+        core = tuple(noting.taken[: len(core)])
         return Finding(last, core, tuple(noting.deviations), choices, seed)
 
 

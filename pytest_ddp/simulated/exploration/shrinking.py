@@ -96,11 +96,13 @@ class Noting:
     Attributes:
         deviations: those that were taken so far.
         sizes: how many options each decision had.
+        taken: the options that were taken: not those of the list for which there was no option.
     """
 
     def __init__(self, choices: Choices) -> None:
         self._recorded = Recorded(choices)
         self.sizes: list[int] = []
+        self.taken: list[int] = []
         self.deviations: list[Deviation] = []
 
     def choose(self, options: Sequence[Option]) -> int:
@@ -110,6 +112,7 @@ class Noting:
             text = f"{_words(options[choice])} (default: {_words(options[0])})"
             self.deviations.append(Deviation(len(self.sizes), choice, text))
         self.sizes.append(len(options))
+        self.taken.append(choice)
         return choice
 
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from schedule_bugs import BUGS, mismatched_order
 from torch import nn
 
-from pytest_ddp.simulated import Recorded, simulate
+from pytest_ddp.simulated import Clamped, Recorded, simulate
 from pytest_ddp.simulated.exploration import RandomSchedule, explore, explore_randomly
 from pytest_ddp.simulated.exploration.guided import GuidedRun
 from pytest_ddp.simulated.exploration.shrinking import fewest_deviations
@@ -165,16 +165,15 @@ class _RandomlyGuided(GuidedRun):
 @pytest.mark.parametrize("method", ["then", "add_done_callback"])
 def test_callbacks_run_in_every_order(method):
     def in_order_of_callbacks():
-        order = []
+        order, futures = [], []
         for number in range(2):
             future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
             following = getattr(future, method)(lambda _, number=number: order.append(number))
             futures.append(following or future)
-        for future in futures[-2:]:
+        for future in futures:
             future.wait()
         return order
 
-    futures = []
     finding = explore(in_order_of_callbacks, 2).finding
     assert finding.failure.kind == "DifferentResults"
     assert "all_reduce#2 lands on rank" in str(finding)
@@ -189,6 +188,24 @@ def test_a_finding_replays():
     finding = explore(mismatched_order, 3).finding
     texts = {simulate(mismatched_order, 3, schedule=Recorded(finding.choices)).problem.text for _ in range(5)}
     assert texts == {finding.failure.text}
+
+
+def sends_by_arrival():
+    numbers = [torch.ones(size) for size in (1, 2, 3)]
+    for number in numbers:
+        dist.broadcast(number, 0)
+    first = dist.all_reduce(numbers[0], async_op=True)
+    dist.barrier()
+    for number in numbers[1:] if first.is_completed() else numbers[:0:-1]:
+        dist.all_reduce(number)
+
+
+@pytest.mark.parametrize("most", [0, 4, 8, 100])
+def test_a_finding_that_few_runs_shrink_replays_in_every_way(most):
+    """What is left of its schedule has no choice for which there is no option."""
+    finding = explore(sends_by_arrival, 3, most_to_shrink=most).finding
+    for schedule in (Recorded(finding.choices), Clamped(finding.choices)):
+        assert simulate(sends_by_arrival, 3, schedule=schedule).problem.text == finding.failure.text
 
 
 def test_a_random_schedule_is_its_seed():
