@@ -208,7 +208,7 @@ def test_the_console_shows_what_exploration_has_shown():
     )
     shown = io.StringIO()
     show(report, Console(file=shown, width=300))
-    assert "Orders: naive_ddp: All 8 orders are right." in shown.getvalue()
+    assert "any_schedule: naive_ddp: All 8 orders are right." in shown.getvalue()
 
 
 @pytest.mark.parametrize("finish", [IN_A_THREAD, "1 / 0"])

@@ -42,7 +42,7 @@ def show(report: Report, console: Console) -> None:
     console.print(Text(f"up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}{core}"))
     if about.isolation:
         console.print(Text(f"isolation: {about.isolation}"))
-    for part in (_table(report), *_not_submitted(report), *notes(report)):
+    for part in (_table(report), *_not_submitted(report), *notes(report), *_shown_beyond(report)):
         console.print(part)
     failed = [(one, check) for one in report.components for check in one.checks if check.status in _WRONG]
     for component, check in failed:
@@ -103,15 +103,17 @@ def notes(report: Report) -> Iterator[Text]:
             yield _note("In float32", f"{component.name} is right there; it does not carry float64")
         if component.new_processes:
             yield _note("In new processes", f"{component.name} fails in a process that ran something before")
-        yield from (
-            _note("Orders", f"{component.name}: {check.message}")
-            for check in component.checks
-            if check.status == "passed" and check.message
-        )
         if differs := [check for check in component.checks if check.disagreement]:
             first = f"{differs[0].id}: {differs[0].disagreement.splitlines()[0]}"
             more = f" (and in {len(differs) - 1} more checks)" if len(differs) > 1 else ""
             yield _note("On simulated ranks only", f"{component.name} fails in {first}{more}; real ranks decide")
+
+
+def _shown_beyond(report: Report) -> Iterator[Text]:
+    """Say what checks that passed have shown beyond their property."""
+    for component in report.components:
+        passed = (check for check in component.checks if check.status == "passed" and check.message)
+        yield from (_note(check.id, f"{component.name}: {check.message}") for check in passed)
 
 
 def _note(title: str, words: str) -> Text:
