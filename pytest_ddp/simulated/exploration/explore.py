@@ -28,6 +28,8 @@ from pytest_ddp.simulated.schedule import Schedule
 from pytest_ddp.simulated.simulation import simulate
 from pytest_ddp.simulated.world import Simulation, Switch
 
+_DEPTH = 4
+
 
 @dataclass(frozen=True)
 class _Program:
@@ -114,7 +116,7 @@ class _Search:
     """The reversals that are to be run, and the orders that are known.
 
     Attributes:
-        todo: guides of runs. The first and the last run by turns: those with few reversals, and those with many.
+        todo: guides of runs, those with few reversals first.
         known: the identities of the traces so far.
         runs: how many runs there were.
         first: the trace of the default run.
@@ -128,9 +130,14 @@ class _Search:
         self.first: Trace
         self._asked: set[Hashable] = set()
 
+    def _next_guide(self) -> list[Token]:
+        """Return a guide with few reversals; each time, then some that reverse more and more of what came of it."""
+        is_first = self.runs < _DEPTH or self.runs % _DEPTH == 0
+        return self.todo.popleft() if is_first else self.todo.pop()
+
     def step(self) -> Finding | None:
         """Run what is next; return what is wrong, or note what is to be run because of it."""
-        run, guided = self._program.run(self.todo.pop() if self.runs % 2 else self.todo.popleft())
+        run, guided = self._program.run(self._next_guide())
         trace = Trace(guided.finish())
         self.first = self.first if self.runs else trace
         self.runs += 1

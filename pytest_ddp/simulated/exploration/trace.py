@@ -77,6 +77,7 @@ class Trace:
         self._before: list[int] = []  # of each step, the steps that happened before it, as bits
         self._direct: list[set[int]] = []  # of each step, the steps that it depends on
         self._races: list[tuple[int, int]] = []
+        self._conflicting: set[int] = set()
         self._order()
         self._hashes: list[int] = []
         seen = Counter[Token]()
@@ -96,12 +97,16 @@ class Trace:
         return len({key for step in self.steps for key in step.gives if key[0] in OPERATIONS})
 
     def reversals(self) -> Iterator[tuple[Hashable, list[Token]]]:
-        """For each race, yield what to run so that the later step comes before the earlier one, with a key of it."""
+        """For each race, yield what to run so that the later step comes before the earlier one, with a key of it.
+
+        A landing that no other step is dependent on is left to the default.
+        """
         for earlier, later in self._races:
             kept = [i for i in range(later) if i < earlier or not self._before[i] >> earlier & 1]
             kept = [i for i in kept if i != earlier]
             key = (frozenset(self._hashes[i] for i in kept), self.steps[later].token)
-            yield key, [self.steps[i].token for i in (*kept, later)]
+            named = [i for i in (*kept, later) if self.steps[i].token[0] != "land" or i in self._conflicting]
+            yield key, [self.steps[i].token for i in named]
 
     def placements(self) -> Iterator[list[Token]]:
         """For each landing and each other place where it could be on its rank, yield what to run so that it is there.
@@ -136,6 +141,7 @@ class Trace:
 
     def _add(self, number: int, causes: set[int], conflicts: set[int]) -> None:
         past = 0
+        self._conflicting |= conflicts | {number} if conflicts else set()
         for cause in causes:
             past |= self._before[cause] | 1 << cause
         direct = set(causes)

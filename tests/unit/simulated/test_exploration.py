@@ -179,6 +179,19 @@ def test_callbacks_run_in_every_order(method):
     assert "all_reduce#2 lands on rank" in str(finding)
 
 
+def test_a_bug_that_needs_several_reversals_is_found_soon():
+    def gives_up_after_three_polls():
+        for _ in range(6):
+            work = dist.all_reduce(number := torch.ones(1), async_op=True)
+            if not any(work.is_completed() for _ in range(3)):
+                number.sum()
+
+    exploration = explore(gives_up_after_three_polls, 3)
+    assert exploration.runs <= 10
+    assert exploration.finding.failure.kind == "UseBeforeWait"
+    assert str(exploration.finding).count("is told that all_reduce#6 is not complete yet") == 3
+
+
 def test_without_a_certificate_if_there_are_more_schedules():
     exploration = explore(two_reductions, 2, every_landing=True, most=20)
     assert (exploration.runs, exploration.finding, exploration.certificate) == (20, None, None)
