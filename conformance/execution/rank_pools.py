@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Self, TypeVar, cast
+from typing import ClassVar, Self, TypeVar, cast
 
 from conformance.sandbox.sandbox import Sandbox
 from pytest_ddp.outcomes.outcome import Outcome
@@ -30,6 +30,7 @@ class SizedRanks:
     launcher: Launcher  # starts the processes
     sandbox: Sandbox  # where they run
     counts: Counter[str] = field(default_factory=Counter)  # processes started, and places in groups that they served
+    keeps_connections: ClassVar[bool] = True  # between scenarios of one world
     one_size: bool = False  # whether ranks of one size end before others start: memory is scarce
     _pools: dict[int, RankPool] = field(default_factory=dict)
     _prepared: set[int] = field(default_factory=set)
@@ -91,6 +92,7 @@ class SizedRanks:
                 rendezvous=self.sandbox.rendezvous,
                 counts=self.counts,
                 prepares_groups=False,
+                keeps_connections=self.keeps_connections,
                 environment=self.sandbox.plan.environment,
                 cwd=self.sandbox.working_folder,
             )

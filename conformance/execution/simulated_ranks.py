@@ -39,6 +39,8 @@ def can_be_simulated(component: Asked, drawn: Drawn) -> bool:
 class SimulatedRanks(SizedRanks):
     """Gives worlds of simulated ranks, all of one process; use as a context manager."""
 
+    keeps_connections = False
+
     @contextmanager
     def group(self, world: World) -> Iterator[Any]:
         """Give the ranks of a fresh world; raise LaunchError."""

@@ -47,6 +47,7 @@ class RankGroup:
         on_debugging: called when a rank's debugger takes the terminal (True) or gives it back (False). Ranks may stop
             the clock only where somebody listens: a debugger has no deadline, and a hostile rank shall have one.
         master_port: a free port for a store that the test makes itself.
+        connections: the name of the group whose connections this one takes over, if any.
         refresh: brings the flight recorder up to date, where ranks of other nodes do not write to it themselves.
         disconnected: whether ranks broke their connections because others waited for them; the group is of no more use.
     """
@@ -64,6 +65,7 @@ class RankGroup:
     disconnected: bool = False
     lost: bool = False
     master_port: int = 0
+    connections: str = ""
     _release_port: Callable[[], object] = lambda: None
     _number: int = -1
     _started: float = 0.0
@@ -79,6 +81,19 @@ class RankGroup:
         self.name, self.processes, self.disconnected = name, processes, False
         self._release_port()
         self.master_port, self._release_port = reserve_port(self)
+
+    def take_over(self, name: str, earlier: "RankGroup") -> None:
+        """Be a fresh group in the process group of an earlier one that has settled; its ranks need not join."""
+        self.assign(name, earlier.processes)
+        self.connections = earlier.connections or earlier.name
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every rank has returned, and all have finished the same collectives: nothing can go on."""
+        if self.lost or self.disconnected or self.world.observe or len(self.processes) < self.world.processes:
+            return False
+        settled = all(process.is_settled for process in self.processes)
+        return settled and len({process.collectives_entered for process in self.processes}) == 1
 
     def run(
         self,
@@ -108,7 +123,9 @@ class RankGroup:
             process.reset()
             body = payloads if isinstance(payloads, bytes) else payloads[process.rank]
             if body not in encoded:
-                encoded[body] = encode(Run(self._number, target, self.name, self.world, limit, self.master_port, body))
+                encoded[body] = encode(
+                    Run(self._number, target, self.name, self.world, limit, self.master_port, body, self.connections)
+                )
             process.send(encoded[body])
 
     def answers(self, *, disconnect: bool = False) -> list[Outcome]:

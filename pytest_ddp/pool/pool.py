@@ -44,6 +44,7 @@ class RankPool:
         rendezvous: the store that the ranks use.
         counts: how many processes were "started", and how many ranks of groups they "served".
         prepares_groups: whether ranks that leave a group join the next one at once; useful if it has the same world.
+        keeps_connections: whether the next group of the same world uses the connections of one that has settled.
         timeout_margin: seconds by which a process group's own timeout is longer than that of a run.
         environment: the environment variables of ranks; by default those of this process.
         cwd: the working directory of ranks; by default that of this process.
@@ -61,6 +62,7 @@ class RankPool:
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
     counts: Counter[str] = field(default_factory=Counter)
     prepares_groups: bool = True
+    keeps_connections: bool = False
     timeout_margin: float = GROUP_TIMEOUT_MARGIN
     environment: Mapping[str, str] | None = None
     cwd: str | None = None
@@ -68,6 +70,7 @@ class RankPool:
     latest_group: str = field(default="", init=False)
     ranks_with_fixtures: int = field(default=0, init=False)
     _prepared: RankGroup | None = field(default=None, init=False)
+    _settled: RankGroup | None = field(default=None, init=False)
     _processes: dict[int, RankProcess] = field(default_factory=dict, init=False)
 
     def run(self, world: World, target: str, payloads: Payloads = b"", *, timeout: float) -> list[Outcome]:
@@ -91,7 +94,7 @@ class RankPool:
 
         If `prepares_groups`, the ranks then join a group of the same world: the next test is likely to need it.
         """
-        group = self._take_prepared(world)
+        group = self._taken_over(world) or self._take_prepared(world)
         if group is None:
             group = self._new_group(world)
             self._form(group)
@@ -101,14 +104,19 @@ class RankPool:
         finally:
             self._discard_lost(group)
             # No group is prepared on GPUs, because another xdist worker may have them by then.
+            if self.keeps_connections and group.is_settled:
+                self._settled = group
             if self.prepares_groups and world.device == "cpu" and not (group.lost or group.disconnected):
                 self.prepare(world)
 
     def prepare(self, world: World) -> None:
         """Let ranks join a fresh process group ahead of time; the next call of `group` takes it.
 
-        Does nothing unless all ranks of the world are alive and idle. A group that was prepared must be taken first.
+        Does nothing unless all ranks of the world are alive and idle, or if an earlier group has connections for it. A
+        group that was prepared must be taken first.
         """
+        if self._settled is not None and self._settled.world == world:
+            return
         processes = [self._processes[rank] for rank in range(world.processes) if rank in self._processes]
         if len(processes) == world.processes and all(process.is_idle() for process in processes):
             self._prepared = self._new_group(world)
@@ -151,6 +159,15 @@ class RankPool:
         usable = not failed and group.world == world and all(process.is_idle() for process in group.processes)
         return group if usable else None
 
+    def _taken_over(self, world: World) -> RankGroup | None:
+        """Return a fresh group with the connections of the last one, if that has settled and was of this world."""
+        settled, self._settled = self._settled, None
+        if settled is None or settled.world != world or not all(process.is_idle() for process in settled.processes):
+            return None
+        group, self.latest_group = self._new_group(world), self.rendezvous.new_group()
+        group.take_over(self.latest_group, settled)
+        return group
+
     def _new_group(self, world: World) -> RankGroup:
         return RankGroup(world, "", [], self.launcher, self._recorder, self.grace, timeout_margin=self.timeout_margin)
 
@@ -176,6 +193,7 @@ class RankPool:
                 raise LaunchError(f"the ranks could not form a process group:\n{RankFailure(outcomes, group.world)}")
 
     def _start_joining(self, group: RankGroup, processes: list[RankProcess]) -> None:
+        self._settled = None
         self.latest_group = self.rendezvous.new_group()
         group.assign(self.latest_group, processes)
         group.start_joining()
@@ -255,6 +273,7 @@ class RankPool:
             self._discard(group.lost_processes.pop())
 
     def _discard(self, process: RankProcess) -> None:
+        self._settled = None
         process.kill()
         process.shared.close()
         self._processes.pop(process.rank, None)

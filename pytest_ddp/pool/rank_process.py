@@ -28,6 +28,7 @@ class RankProcess:
         pid: its process id, which is also the id of its process group.
         shared: its channel and the files that outlive it.
         is_raising: whether the rank has announced that its run raised an exception; the answer is still to come.
+        is_settled: whether the rank has returned, and says that nothing of its run can go on in its process group.
         output: what it printed in this run.
     """
 
@@ -35,6 +36,7 @@ class RankProcess:
     pid: int
     shared: SharedFiles
     is_raising: bool = False
+    is_settled: bool = False
     output: OutputFile = field(init=False)
     _decoder: Decoder = field(default_factory=Decoder)
     _recorder: Reader = field(init=False)
@@ -80,8 +82,8 @@ class RankProcess:
         return bool(waiting.poll(max(0.0, seconds) * 1000))
 
     def reset(self) -> None:
-        """Forget the output of earlier runs, and that an exception was announced."""
-        self.is_raising = False
+        """Forget what is known of earlier runs: their output, and how they ended."""
+        self.is_raising = self.is_settled = False
         self.output.clear()
 
     @property
@@ -172,6 +174,7 @@ def common_fields(process: RankProcess, seconds: float) -> dict[str, Any]:
 def answer_outcome(process: RankProcess, answer: Answer) -> Outcome:
     """Return the outcome of a run that the rank answered."""
     fields = common_fields(process, answer.seconds)
+    process.is_settled = answer.settled
     if answer.outcome == "returned":
         return Returned(**fields, body=answer.body)
     if answer.outcome == "skipped":

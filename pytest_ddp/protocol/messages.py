@@ -44,7 +44,8 @@ class Launch:
 class Run:
     """Call `target` ("module:function") with `body` in the group named `group`; a new name means a fresh group.
 
-    If the world has no group, the test makes its own, if need be through a store on `master_port`.
+    If the world has no group, the test makes its own, if need be through a store on `master_port`. If `connections` is
+    the name of the group that the rank is in, the fresh group takes over its connections.
     """
 
     number: int
@@ -54,11 +55,15 @@ class Run:
     group_timeout: float
     master_port: int = 0
     body: bytes = b""
+    connections: str = ""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The end of run `number`: `outcome` is returned, raised or skipped. Number -1: whether the rank has started."""
+    """The end of run `number`: `outcome` is returned, raised or skipped. Number -1: whether the rank has started.
+
+    `settled` says that nothing of the run can go on in the rank's group, which is the only one.
+    """
 
     number: int
     outcome: str
@@ -67,6 +72,7 @@ class Answer:
     message: str = ""
     traceback: str = ""
     body: bytes = b""
+    settled: bool = False
 
 
 @dataclass(frozen=True)

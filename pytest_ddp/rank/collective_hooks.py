@@ -81,6 +81,20 @@ def record_to(recorder: Recorder | None) -> None:
     _log.begin(is_on=False)
 
 
+def begin_anew() -> None:
+    """Count the operations of the groups that there are from one on again."""
+    for group in _groups.values():
+        group.counters.clear()
+        group.tags_from_any_rank.clear()
+    _works.clear()
+    _log.begin(is_on=False)
+
+
+def only_collectives() -> bool:
+    """Whether there is one group that is recorded, and no message was sent in it or received."""
+    return len(_groups) == 1 and all(stream is None for group in _groups.values() for stream in group.counters)
+
+
 def begin_test(*, has_group: bool) -> None:
     """Note the messages of a test, if its default group is that of the run."""
     _log.begin(is_on=has_group)

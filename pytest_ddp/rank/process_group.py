@@ -17,9 +17,9 @@ from torch.distributed.constants import default_pg_timeout
 from pytest_ddp.observed.announcer import Announcer
 from pytest_ddp.observed.recording import current
 from pytest_ddp.planning.world import World
-from pytest_ddp.protocol.flight_recorder import Recorder, key_of, own_thread
+from pytest_ddp.protocol.flight_recorder import Recorder, has_other_threads, key_of, own_thread
 from pytest_ddp.protocol.messages import Run
-from pytest_ddp.rank.collective_hooks import record_to
+from pytest_ddp.rank.collective_hooks import begin_anew, only_collectives, record_to
 from pytest_ddp.rank.connections import forget_connections
 from pytest_ddp.torch_internals import all_groups
 
@@ -45,27 +45,50 @@ class DefaultGroup:
         self._recorder = recorder
         self._address = store
         self._current: str | None = None
+        self._connections = ""  # the name of the group for which the process group was made
+        self._made: list[Any] = []
         self._joined = self._held = 0
 
     def enter(self, run: Run) -> None:
         """Leave all groups, and join the one that `run` names; set `RANK`, `WORLD_SIZE` and so on.
 
-        Does nothing if this rank has entered the group already.
+        Does nothing if this rank has entered the group already. If `run` says so, the process group of an earlier run
+        serves, and counts its operations from one on again.
 
         Raises:
             RuntimeError: too many earlier groups cannot be freed; another process must take this rank's place.
         """
         if run.group == self._current:
             return
+        if run.connections and run.connections == self._connections:
+            self._begin_group(run)
+            begin_anew()
+            os.environ.update(self._variables(run))
+            self._current = run.group
+            return
+        self._current, self._connections, self._made = None, "", []
         leave_groups()
         self._check_held_groups()
         self._record(run)
-        self._current = None
         os.environ.update(self._variables(run))
         device = self._set_device(run.world)
         if run.world.has_group:
             self._init(run, device)
-        self._current = run.group
+            self._made = all_groups()
+        self._current = self._connections = run.group
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing can go on in the process group, which is the only one, once all ranks have returned.
+
+        That is so if they have entered the same number of collectives, and this rank has no threads and no messages.
+        """
+        try:
+            groups = all_groups()
+            same = len(groups) == len(self._made) == 1 and groups[0] is self._made[0]
+        except Exception:  # noqa: BLE001  a test may have put anything in the place of what torch knows of groups
+            return False
+        return same and only_collectives() and not has_other_threads()
 
     def _init(self, run: Run, device: torch.device | None) -> None:
         dist.init_process_group(
@@ -104,8 +127,7 @@ class DefaultGroup:
 
     def _record(self, run: Run) -> None:
         """Observe groups from now on, or only record them; every rank does so before the group exists on any rank."""
-        patience = min(timedelta(seconds=run.group_timeout), default_pg_timeout)
-        self._recorder.begin_group(key_of(run.group), patience)
+        self._begin_group(run)
         record_to(None if run.world.observe else self._recorder)
         if not (run.world.observe or current.is_observed()):
             return
@@ -114,6 +136,10 @@ class DefaultGroup:
         process_group.stop_observing()
         if run.world.observe:
             process_group.observe(Announcer(self._recorder))
+
+    def _begin_group(self, run: Run) -> None:
+        patience = min(timedelta(seconds=run.group_timeout), default_pg_timeout)
+        self._recorder.begin_group(key_of(run.group), patience)
 
     @cached_property
     def _store(self) -> Store:

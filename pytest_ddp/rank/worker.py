@@ -104,7 +104,8 @@ class Rank:
         except Answered:
             return
         self._process_state.flush()
-        self.send(replace(answer, seconds=perf_counter() - self._started))
+        settled = answer.outcome == "returned" and self.group.is_settled
+        self.send(replace(answer, seconds=perf_counter() - self._started, settled=settled))
 
     def send(self, message: Answer | Raising | Debugging) -> None:
         """Send a message to the controller; exit if the controller is gone, or if a test forked this process."""

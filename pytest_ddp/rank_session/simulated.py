@@ -46,6 +46,8 @@ def host(body: bytes) -> None:
 class SimulatedGroups:
     """The simulated ranks of this process; a run that names another group replaces them."""
 
+    is_settled = False  # no later group takes over connections
+
     def __init__(self, state: SimulatedState) -> None:
         self._state = state
         self._name = ""

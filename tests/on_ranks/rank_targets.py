@@ -20,6 +20,45 @@ def all_reduce(_: bytes) -> bytes:
     return str(int(total.sum())).encode()
 
 
+def number_of_its_group(_: bytes) -> bytes:
+    """Return how many default groups this process has seen before the one that it is in, and keep them all."""
+    all_reduce(b"")
+    if not any(group is dist.group.WORLD for group in kept_groups):
+        kept_groups.append(dist.group.WORLD)
+    return str([group is dist.group.WORLD for group in kept_groups].index(True)).encode()
+
+
+def one_launches_more(_: bytes) -> bytes:
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(1), async_op=True)
+    return b""
+
+
+def makes_a_group(_: bytes) -> bytes:
+    dist.new_group([0, 1])
+    return b""
+
+
+def leaves_a_thread(_: bytes) -> bytes:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return b""
+
+
+def leaves_a_message(_: bytes) -> bytes:
+    dist.isend(torch.ones(1), 1 - dist.get_rank())
+    return b""
+
+
+def destroys_its_group(_: bytes) -> bytes:
+    dist.destroy_process_group()
+    return b""
+
+
+def sets_its_rank(_: bytes) -> bytes:
+    os.environ["RANK"] = "7"
+    return b""
+
+
 def echo(body: bytes) -> bytes:
     return body
 
