@@ -44,9 +44,9 @@ def states_of_global_generators() -> dict[str, Any]:
     """Return the states of the global generators of torch, Python and NumPy, as values that can be compared."""
     numpys = np.random.get_state(legacy=False)["state"]  # noqa: NPY002  see above
     return {
-        "torch": torch.get_rng_state().tolist(),
+        "torch": torch.get_rng_state().numpy().tobytes(),
         "random": random.getstate(),
-        "numpy": (numpys["key"].tolist(), numpys["pos"]),
+        "numpy": (numpys["key"].tobytes(), numpys["pos"]),
     }
 
 

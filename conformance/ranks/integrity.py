@@ -5,12 +5,10 @@ import gc
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from inspect import getattr_static
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
 
 from pytest_ddp.rank.worker import Rank
@@ -20,7 +18,6 @@ _FROM_OUTSIDE = {
     torch.UntypedStorage: "data_ptr nbytes",
     torch: "empty view_as_real",
     torch.autograd: "backward",
-    safetensors.torch: "save",
     gc: "collect get_objects get_referents",
     socket.socket: "send sendall sendmsg",
     builtins: "all any getattr hasattr id isinstance issubclass iter len map max min set sorted sum type vars zip",
@@ -43,10 +40,6 @@ class _Place(NamedTuple):
     names: list[str]
     held: list[Any]
 
-    @classmethod
-    def of(cls, owner: Any, names: list[str]) -> "_Place":
-        return cls(owner, names, [getattr_static(owner, name, None) for name in names])
-
 
 _since_import: list[Callable[[], None]] = []
 
@@ -64,18 +57,14 @@ def require_unchanged() -> None:
 
 def snapshot() -> Callable[[], None]:
     """Return a function that raises ReplacedError if something that measures is not what it is now."""
-    places = [_Place.of(owner, names.split()) for owner, names in _FROM_OUTSIDE.items()]
-    ours = [(vars(place.owner).get, place) for place in _places_of_ours()]
-    same, look_up = is_, getattr_static
+    outside = (one for owner, names in _FROM_OUTSIDE.items() for one in _places_of(owner, names.split()))
+    places = [(vars(place.owner).get, place) for place in (*outside, *_places_of_ours())]
+    same = is_
 
     def require() -> None:
-        for get, (owner, names, held) in ours:
+        for get, (owner, names, held) in places:
             if not all(map(same, map(get, names), held)):
                 _raise(owner, next(name for name, was in zip(names, held, strict=True) if get(name) is not was))
-        for owner, names, held in places:
-            for name, was in zip(names, held, strict=True):
-                if look_up(owner, name, None) is not was:
-                    _raise(owner, name)
 
     return require
 
@@ -87,6 +76,15 @@ def _raise(owner: Any, name: str) -> None:
         f"{module}{named.__name__}.{name} has been replaced since the adapters were imported; the grader measures with "
         "it, so the results prove nothing"
     )
+
+
+def _places_of(owner: Any, names: list[str]) -> Iterator[_Place]:
+    """Yield a module, or a class and those that it inherits from: what each of them holds itself, None for nothing.
+
+    A name that a base class holds is replaced there, or by one that hides it.
+    """
+    for one in owner.__mro__ if isinstance(owner, type) else (owner,):
+        yield _Place(one, names, list(map(vars(one).get, names)))
 
 
 def _places_of_ours() -> Iterator[_Place]:
