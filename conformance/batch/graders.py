@@ -1,4 +1,7 @@
-"""Runs the grader for submissions: forks it from a warm process, and ends it at its limit."""
+"""Runs the grader for submissions: forks it from a warm process, and ends it at its limit.
+
+Nothing here imports torch, so that the warm process can start before the course's own process imports it.
+"""
 
 import json
 import os
@@ -6,18 +9,20 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedIOBase
 from pathlib import Path
 from threading import Lock
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from conformance.batch.folders import remove_tree
-from conformance.grading.grade import Grading
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.pool.launcher import EXIT_SECONDS, ONE_THREAD
+
+if TYPE_CHECKING:
+    from conformance.grading.grade import Grading
 
 _OUTPUT_BYTES = 2**20  # of the log of a run that are kept
 _POLL_SECONDS = 0.2
@@ -27,14 +32,58 @@ _ENVIRONMENT = {**ONE_THREAD, "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": ""}
 
 
 @dataclass
+class _Warm:
+    """The process that forks graders, and the socket through which it is asked for them."""
+
+    process: "subprocess.Popen[bytes]"
+    control: socket.socket
+
+    @classmethod
+    def started(cls, *, small: bool) -> Self:
+        """Start it; it imports the grader, and then waits to be told how to grade."""
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        bound = f"from pytest_ddp.pool.parent_death import die_with; die_with({os.getpid()})"  # before long imports
+        given = f"cli.main, {theirs.fileno()}, small={small}"
+        call = f"from conformance import cli; from conformance.batch.warm_grader import main; main({given})"
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {sys.path!r}; {bound}; {call}"],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **_ENVIRONMENT},
+                start_new_session=True,
+            )
+        return cls(process, control)
+
+    def close(self) -> None:
+        """End it, and with it its graders."""
+        self.control.close()
+        self.process.kill()
+        self.process.wait()
+
+
+_ahead: list[_Warm] = []
+
+
+@contextmanager
+def begun_ahead(*, small: bool) -> Iterator[None]:
+    """Begin to start the process that the first `Graders` in the block use; end it if there were none."""
+    _ahead.append(_Warm.started(small=small))
+    try:
+        yield
+    finally:
+        while _ahead:
+            _ahead.pop().close()
+
+
+@dataclass
 class Graders:
     """Forks graders from one process (see `warm_grader`); use as a context manager."""
 
-    grading: Grading
+    grading: "Grading"
     small: bool = False  # whether memory is scarce
     _lock: Lock = field(default_factory=Lock)
-    _process: "subprocess.Popen[bytes] | None" = None
-    _control: socket.socket = field(init=False)
+    _warm: _Warm | None = None
 
     def __enter__(self) -> Self:
         self._begin()
@@ -92,41 +141,32 @@ class Graders:
     def _hold_alive(self) -> None:
         """Raise LaunchError if the process has failed; one that was killed is replaced at the next request."""
         with suppress(subprocess.TimeoutExpired):
-            if self._process and self._process.wait(EXIT_SECONDS) > 0:
+            if self._warm and self._warm.process.wait(EXIT_SECONDS) > 0:
                 raise LaunchError("the process that forks graders has failed; its error is printed above")
 
     def _ask(self, request: bytes, fds: Sequence[int]) -> None:
         """Send a request; a process that has ended is replaced."""
         with self._lock:
+            warm = self._warm or self._begin()
             try:
-                socket.send_fds(self._control, [request], fds)
+                socket.send_fds(warm.control, [request], fds)
             except OSError:
                 self._close()
-                self._begin()
-                socket.send_fds(self._control, [request], fds)
+                socket.send_fds(self._begin().control, [request], fds)
 
-    def _begin(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def _begin(self) -> _Warm:
+        self._warm = warm = _ahead.pop() if _ahead else _Warm.started(small=self.small)
         asked = ("seed", "world_size", "components", "examples", "core")
         plain = {name: getattr(self.grading, name) for name in asked}
-        given = f"{theirs.fileno()}, {plain!r}, small={self.small}"
-        bound = f"from pytest_ddp.pool.parent_death import die_with; die_with({os.getpid()})"  # before long imports
-        call = f"from conformance import cli; from conformance.batch.warm_grader import main; main(cli.main, {given})"
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {sys.path!r}; {bound}; {call}"],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **_ENVIRONMENT},
-                start_new_session=True,
-            )
+        with suppress(OSError):  # it has ended: the first request says so
+            warm.control.send(json.dumps(plain).encode())
+        return warm
 
     def _close(self) -> None:
         """End the process, and with it its graders."""
-        if self._process:
-            self._control.close()
-            self._process.kill()
-            self._process.wait()
+        warm, self._warm = self._warm, None
+        if warm:
+            warm.close()
 
 
 def _has_news(channel: socket.socket) -> bool:

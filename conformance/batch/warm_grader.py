@@ -55,10 +55,11 @@ class _Grader:
             self.channel.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def main(command: Command, control_fd: int, plain: dict[str, Any], *, small: bool) -> NoReturn:
+def main(command: Command, control_fd: int, *, small: bool) -> NoReturn:
     """Draw what all graders will draw, and fork graders, which run the command, until the course's process is gone.
 
-    They share zygotes, which start meanwhile, each as an interpreter of its own: nothing of this process is in them.
+    The first message says how to grade. Graders share zygotes, which start meanwhile, each as an interpreter of its
+    own: nothing of this process is in them.
     """
     code = 1
     try:
@@ -66,8 +67,10 @@ def main(command: Command, control_fd: int, plain: dict[str, Any], *, small: boo
         zygotes = ForkServers(small=small)
         zygotes.begin()
         with remembering(_MORE), selectors.DefaultSelector() as selector:
-            _draw_ahead(Grading(**plain))
-            _serve(socket.socket(fileno=control_fd), selector, zygotes, command)
+            control = socket.socket(fileno=control_fd)
+            if asked := control.recv(_REQUEST_BYTES):
+                _draw_ahead(Grading(**json.loads(asked)))
+                _serve(control, selector, zygotes, command)
         code = 0
     except BaseException:  # noqa: BLE001  os._exit would hide it
         traceback.print_exc()

@@ -2,10 +2,12 @@
 
 import argparse
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.batch.entries import entries, left_out
+from conformance.batch.graders import begun_ahead
 from conformance.batch.progress import course_progress
 from conformance.batch.results import require_new
 from conformance.commands.options import positive, rubric_of, world_size
@@ -18,6 +20,7 @@ from pytest_ddp.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from conformance.batch.entries import Entry
     from conformance.batch.executor import BatchExecutor
     from conformance.batch.gradebook import Graded
     from conformance.batch.progress import CourseProgress
@@ -69,6 +72,12 @@ def grade_submissions(options: argparse.Namespace) -> int:
     require_new(options.out, resume=bool(options.resume))
     if options.roster is None and (others := left_out(Path(options.paths[0]), options.out)):
         sys.stderr.write(f"conformance: left out, since no folder, archive or .py file: {', '.join(others)}\n")
+    on_this_machine = options.executor != "ray"
+    with begun_ahead(small=options.small) if on_this_machine else nullcontext():  # while this process imports torch
+        return _grade_found(options, found)
+
+
+def _grade_found(options: argparse.Namespace, found: "list[Entry]") -> int:
     from conformance.batch.course import Course, grade_course  # noqa: PLC0415  imports torch with the components
     from conformance.grading.grade import hold_required  # noqa: PLC0415  as above
 
