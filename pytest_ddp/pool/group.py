@@ -90,7 +90,7 @@ class RankGroup:
     @property
     def is_settled(self) -> bool:
         """Whether every rank has returned, and all have finished the same collectives: nothing can go on."""
-        if self.lost or self.disconnected or self.world.observe or len(self.processes) < self.world.processes:
+        if self.lost or self.disconnected or len(self.processes) < self.world.processes:
             return False
         settled = all(process.is_settled for process in self.processes)
         return settled and len({process.collectives_entered for process in self.processes}) == 1

@@ -7,7 +7,8 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,10 @@ from pytest_ddp.protocol.flight_recorder import Recorder, has_other_threads, key
 from pytest_ddp.protocol.messages import Run
 from pytest_ddp.rank.collective_hooks import begin_anew, only_collectives, record_to
 from pytest_ddp.rank.connections import forget_connections
-from pytest_ddp.torch_internals import all_groups
+from pytest_ddp.torch_internals import all_groups, default_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Gloo keeps a thread that wakes every 10 ms and some files for each group that is referred to, if only by a finished
 # `Work`. Objects that refer to a parameter with a `post_accumulate_grad_hook` are never collected if the hook refers to
@@ -46,7 +50,7 @@ class DefaultGroup:
         self._address = store
         self._current: str | None = None
         self._connections = ""  # the name of the group for which the process group was made
-        self._made: list[Any] = []
+        self._made: Callable[[], Any] = lambda: None  # the process group, which nothing here keeps alive
         self._joined = self._held = 0
 
     def enter(self, run: Run) -> None:
@@ -61,12 +65,9 @@ class DefaultGroup:
         if run.group == self._current:
             return
         if run.connections and run.connections == self._connections:
-            self._begin_group(run)
-            begin_anew()
-            os.environ.update(self._variables(run))
-            self._current = run.group
+            self._take_over(run)
             return
-        self._current, self._connections, self._made = None, "", []
+        self._current, self._connections, self._made = None, "", lambda: None
         leave_groups()
         self._check_held_groups()
         self._record(run)
@@ -74,8 +75,19 @@ class DefaultGroup:
         device = self._set_device(run.world)
         if run.world.has_group:
             self._init(run, device)
-            self._made = all_groups()
+            self._made = ref(default_group())
         self._current = self._connections = run.group
+
+    def _take_over(self, run: Run) -> None:
+        """Let the process group of an earlier run be that of this one."""
+        self._begin_group(run)
+        begin_anew()
+        if run.world.observe:
+            from pytest_ddp.observed.recording import process_group  # noqa: PLC0415  for observed groups only
+
+            process_group.begin_anew(Announcer(self._recorder))
+        os.environ.update(self._variables(run))
+        self._current = run.group
 
     @property
     def is_settled(self) -> bool:
@@ -85,10 +97,11 @@ class DefaultGroup:
         """
         try:
             groups = all_groups()
-            same = len(groups) == len(self._made) == 1 and groups[0] is self._made[0]
+            same = len(groups) == 1 and groups[0] is self._made()
         except Exception:  # noqa: BLE001  a test may have put anything in the place of what torch knows of groups
             return False
-        return same and only_collectives() and not has_other_threads()
+        messages = not only_collectives() or (current.is_observed() and not current.record().only_collectives)
+        return same and not messages and not has_other_threads()
 
     def _init(self, run: Run, device: torch.device | None) -> None:
         dist.init_process_group(

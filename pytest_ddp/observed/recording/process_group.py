@@ -23,6 +23,7 @@ from pytest_ddp.operations.table import METHODS
 from pytest_ddp.torch_internals import (
     GROUP_SETTERS,
     CoalescingGroup,
+    all_groups,
     group_factory,
     new_groups_of_class,
     set_group_factory,
@@ -92,6 +93,10 @@ class ObservedGroup(CoalescingGroup):
     def merge_remote_group(self, *args: Any, **keywords: Any) -> RealGroup:
         """Merge the real group with another; return the new group, observed."""
         return ObservedGroup.wrap(self.real.merge_remote_group(*args, **keywords))
+
+    def begin_anew(self) -> None:
+        """Number the operations from one on again."""
+        self._counters.clear()
 
     def coalescing_begins(self) -> None:
         """Collect the operations from now on."""
@@ -163,6 +168,14 @@ def observe(monitor: Monitor) -> None:
 
     _original_factories.append(make_group)
     set_group_factory(make_observed)
+
+
+def begin_anew(monitor: Monitor) -> None:
+    """Let the groups that there are number their operations from one on again, and call another monitor."""
+    current.record().begin_anew(monitor)
+    for group in all_groups():
+        if isinstance(group, ObservedGroup):
+            group.begin_anew()
 
 
 def stop_observing() -> None:

@@ -136,6 +136,16 @@ class Record:
         self._numbers = itertools.count(1)
         self.reset()
 
+    def begin_anew(self, monitor: Monitor) -> None:
+        """Number the operations from one on again, and call another monitor."""
+        self.monitor, self._numbers = monitor, itertools.count(1)
+
+    @property
+    def only_collectives(self) -> bool:
+        """Whether no message was sent or received."""
+        with self._lock:
+            return not any(entry.point_to_point for entry in self._entries.values())
+
     def reset(self) -> None:
         """Forget everything and start the clock again, for a new test."""
         while self.cleanups:

@@ -21,8 +21,8 @@ def pool(ranks: RankPool) -> Iterator[RankPool]:
         yield fresh
 
 
-def bodies(pool: RankPool, target: str, size: int = 2) -> list[bytes]:
-    outcomes = pool.run(World(size), f"{rank_targets.__name__}:{target}", timeout=TIMEOUT)
+def bodies(pool: RankPool, target: str, size: int = 2, *, observe: bool = False) -> list[bytes]:
+    outcomes = pool.run(World(size, observe=observe), f"{rank_targets.__name__}:{target}", timeout=TIMEOUT)
     assert not failures(outcomes), failures(outcomes)
     return [outcome.body for outcome in outcomes if isinstance(outcome, Returned)]
 
@@ -35,12 +35,21 @@ def test_runs_of_one_world_share_a_process_group(pool):
     assert len(names) == 3, "to the flight recorder, each is a group of its own"
 
 
-def test_a_group_that_is_prepared_is_not_needed(pool):
-    bodies(pool, "number_of_its_group")
-    pool.prepare(World(2))
+def test_runs_that_are_observed_share_a_process_group_of_their_own(pool):
     assert bodies(pool, "number_of_its_group") == [b"0", b"0"]
+    for _ in range(2):
+        assert bodies(pool, "number_of_its_group", observe=True) == [b"1", b"1"]
+    assert bodies(pool, "number_of_its_group") == [b"2", b"2"]
 
 
+@pytest.mark.parametrize("observe", [False, True])
+def test_a_group_that_is_prepared_is_not_needed(pool, observe):
+    bodies(pool, "number_of_its_group", observe=observe)
+    pool.prepare(World(2, observe=observe))
+    assert bodies(pool, "number_of_its_group", observe=observe) == [b"0", b"0"]
+
+
+@pytest.mark.parametrize("observe", [False, True])
 @pytest.mark.parametrize(
     "between",
     [
@@ -51,10 +60,10 @@ def test_a_group_that_is_prepared_is_not_needed(pool):
         "destroys_its_group",
     ],
 )
-def test_after_a_run_in_which_something_may_go_on_there_is_a_new_group(pool, between):
-    bodies(pool, "number_of_its_group")
-    bodies(pool, between)
-    assert bodies(pool, "number_of_its_group") == [b"1", b"1"]
+def test_after_a_run_in_which_something_may_go_on_there_is_a_new_group(pool, between, observe):
+    bodies(pool, "number_of_its_group", observe=observe)
+    bodies(pool, between, observe=observe)
+    assert bodies(pool, "number_of_its_group", observe=observe) == [b"1", b"1"]
 
 
 def test_after_a_run_that_failed_there_is_a_new_group(pool):
@@ -69,9 +78,10 @@ def test_another_world_gets_a_new_group(pool):
     assert bodies(pool, "number_of_its_group") == [b"2", b"1"]
 
 
-def test_each_run_counts_its_operations_from_one_on(pool):
-    bodies(pool, "number_of_its_group")
-    outcomes = pool.run(World(2), f"{rank_targets.__name__}:one_raises", timeout=TIMEOUT)
+@pytest.mark.parametrize("observe", [False, True])
+def test_each_run_counts_its_operations_from_one_on(pool, observe):
+    bodies(pool, "number_of_its_group", observe=observe)
+    outcomes = pool.run(World(2, observe=observe), f"{rank_targets.__name__}:one_raises", timeout=TIMEOUT)
     assert isinstance(outcomes[1], Raised)
     assert [one.number for one in outcomes[0].collectives] == [1]
 
