@@ -76,14 +76,9 @@ def run_check(
     if claim := claims.leaves_out(component.name, check.id):
         return Result(check, "not_run", claim, unclaimed=True)
     drawing = {"world_size": world_size, "seed": seed, "examples": examples}
-    has_optimizer = component.contract.has_optimizer
-    draws = replace(
-        draws_of(component, check, executor.secret, **drawing),
-        spared=spared,
-        claims=claims,
-        exact=check.exact,
-        optimizer=has_optimizer,
-    )
+    draws = replace(draws_of(component, check, executor.secret, **drawing), spared=spared)
+    if claims != EVERYTHING:  # else what was drawn ahead, and for other components, holds
+        draws = replace(draws, claims=claims, exact=check.exact, optimizer=component.contract.has_optimizer)
     return _settled(Search(component, check, executor), partial(_run, draws=draws))
 
 
