@@ -4,6 +4,7 @@ import math
 from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from conformance.checks.check import Check, NotOffered, Refused, Violation
 from conformance.components.component import Component
@@ -65,7 +66,10 @@ class Search:
             self.refused = refusal
 
     def running(self, drawn: Sequence[Drawn]) -> Generator[Drawn]:
-        """Yield each when it may be held; meanwhile ranks carry out the next one. Close the iterator at the end."""
+        """Yield each when it may be held; meanwhile ranks carry out the next one. Close the iterator at the end.
+
+        Those of one world come one after another: their ranks keep their connections, and what they use in the caches.
+        """
         executor, left = self.executor, list(drawn)
         if any(getattr(one, "simulated", False) for one in drawn):
             yield from drawn
@@ -78,7 +82,7 @@ class Search:
                     yield one
             yield from left
         else:
-            yield from executor.ahead(self.component, drawn)
+            yield from executor.ahead(self.component, sorted(drawn, key=attrgetter("worlds")))
 
     def _run(self, drawn: Drawn) -> Execution:
         """Run this; raise NotOffered if it needs simulated ranks, and they cannot carry it out."""
