@@ -13,6 +13,7 @@ from hypothesis import seed as seeded
 from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.errors import Unsatisfiable
 
+from conformance.judging.repetition import without_repetition
 from conformance.judging.vacuity import tells_apart
 from conformance.scenarios.claims import EVERYTHING, Claims
 from conformance.scenarios.drawn import Drawn
@@ -81,7 +82,7 @@ class Draws:
     optimizer: bool = False
 
     def all(self) -> tuple[Drawn, ...]:
-        """Return them, smaller ones first; components with the same scenarios share one drawing."""
+        """Return them, smaller ones first, without repetition; components with the same scenarios share one drawing."""
         return _all(self)[0]
 
     @property
@@ -146,4 +147,4 @@ class Draws:
 def _all(draws: Draws) -> tuple[tuple[Drawn, ...], tuple[str, ...]]:
     drawn: list[Drawn] = []
     left_out = draws.hold(drawn.append)
-    return tuple(drawn), left_out
+    return without_repetition(drawn), left_out
