@@ -34,7 +34,7 @@ from pytest_ddp.pool.parent_death import die_with
 Command = Callable[[Sequence[str]], int]
 FORKED = b"+"  # is sent when a grader has been forked
 _REQUEST_BYTES = 2**18
-_MORE = 6  # times the usual bytes are remembered: all graders share them
+_MORE = 8  # times the usual bytes are remembered: all graders share them
 
 
 @dataclass(frozen=True)

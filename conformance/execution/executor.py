@@ -132,8 +132,7 @@ class Executor:
         forget_decoded()
         self._known = {key: seen for key, seen in self._known.items() if not key.startswith(f"{component}: ")}
         self._kept = sum(seen.size for seen in self._known.values())
-        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc keeps what was freed
-            trim(0)
+        give_back_memory()
 
     def on(self, ranks: SizedRanks) -> "Executor":
         """Return an executor that runs the same submission on other ranks, and has run nothing yet."""
@@ -339,6 +338,12 @@ class Executor:
                 return self.run_afresh(component, drawn)
             raise HarnessError(f"rank {root.rank}: {root.traceback}")
         return broken
+
+
+def give_back_memory() -> None:
+    """Give memory that was freed back to the system: glibc keeps it."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 @contextmanager

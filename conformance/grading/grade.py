@@ -13,7 +13,7 @@ from conformance.checks.check import Check
 from conformance.components.registry import COMPONENTS
 from conformance.diagnosis.limits import limit_met
 from conformance.execution.deadlines import IMPORT_SECONDS
-from conformance.execution.executor import KEPT_BYTES, Executor
+from conformance.execution.executor import KEPT_BYTES, Executor, give_back_memory
 from conformance.execution.fork_servers import ForkServers, ranks_from
 from conformance.execution.simulated_ranks import SimulatedRanks
 from conformance.grading.events import (
@@ -210,6 +210,7 @@ def _grade_component(name: str, executor: Executor, grading: Grading) -> Iterato
             break
         yield CheckBegan(name, check.id)
         reports[check.id] = grade_check(name, check, executor, grading, reports)
+        give_back_memory()
         yield CheckEnded(name, reports[check.id])
         if reports[check.id].status == "not_gradable":
             break

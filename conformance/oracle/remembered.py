@@ -92,7 +92,7 @@ def _of_right(right: Trajectory) -> int:
 
 _INPUTS: Remembered[list[RankInputs]] = Remembered(2**24, _of_inputs)
 _RIGHT: Remembered[Trajectory] = Remembered(2**24, _of_right)
-_PACKED: Remembered[bytes] = Remembered(2**26, len)
+_PACKED: Remembered[bytes] = Remembered(2**24, len)
 
 
 @contextmanager
