@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from conformance.ranks import imported
 from conformance.submissions.location import Location
 
 _HOME = str(Path(__file__).parents[2])
@@ -58,8 +59,8 @@ def install(location: Location, lies_there: Owns) -> None:
     for name in ("stack", "trace"):
         setattr(inspect, name, _without_frames(getattr(inspect, name)))
     guarded = _guarded(owns)
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in _HARNESS and not name.startswith(_SHARED):
+    for name, module in list(imported.ours()):
+        if not name.startswith(_SHARED):
             module.__class__ = guarded
 
 

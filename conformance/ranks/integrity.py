@@ -3,7 +3,6 @@
 import builtins
 import gc
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from conformance.ranks import imported
 from pytest_ddp.rank.worker import Rank
 
 _FROM_OUTSIDE = {
@@ -94,7 +94,7 @@ def _places_of_ours() -> Iterator[_Place]:
         for owner, holds in ((rank, "_inbox"), (rank._inbox, "channel")):  # noqa: SLF001  the answer goes there
             names = [holds, *_methods(type(owner))]
             yield _Place(owner, names, list(map(vars(owner).get, names)))
-    for module in [module for name, module in sys.modules.items() if name.startswith(_ON_RANKS)]:
+    for module in [module for name, module in imported.ours() if name.startswith(_ON_RANKS)]:
         held = {name: value for name, value in vars(module).items() if isinstance(value, _REPLACEABLE)}
         yield _Place(module, list(held), list(held.values()))
         for one in held.values():

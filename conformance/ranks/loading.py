@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 from unittest import mock
 
-from conformance.ranks import guard, integrity, stand_ins
+from conformance.ranks import guard, imported, integrity, stand_ins
 from conformance.submissions.contract import Contract, Function
 from conformance.submissions.location import Location
 from pytest_ddp.pool.parent_death import adopt_orphans
@@ -78,14 +78,14 @@ def with_stubs(call: Callable[[], T], location: Location) -> T:
     A stand-in is offered only after an exception has reached this function: a submission that catches the ImportError
     itself gets none. The submission's modules are imported again after that.
     """
-    before = set(sys.modules)
+    before = imported.last()
     while True:
         try:
             return call()
         except ImportError as error:
             if not stand_ins.packages.allow(error):
                 raise
-            for name in [name for name in set(sys.modules) - before if _is_of(sys.modules[name], location)]:
+            for name in [name for name in imported.since(before) if _is_of(sys.modules[name], location)]:
                 del sys.modules[name]
 
 
