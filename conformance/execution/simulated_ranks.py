@@ -6,7 +6,7 @@ A failure that simulated ranks show counts only if real ranks show it too.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from conformance.execution.asked import Asked
 from conformance.execution.rank_pools import SizedRanks
@@ -39,7 +39,7 @@ def can_be_simulated(component: Asked, drawn: Drawn) -> bool:
 class SimulatedRanks(SizedRanks):
     """Gives worlds of simulated ranks, all of one process; use as a context manager."""
 
-    keeps_connections = False
+    keeps_connections: ClassVar[bool] = False
 
     @contextmanager
     def group(self, world: World) -> Iterator[Any]:

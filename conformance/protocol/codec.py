@@ -55,7 +55,8 @@ def _joined(tensors: Sequence[torch.Tensor]) -> bytes:
     plain = [view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor for tensor in tensors]
     plain.sort(key=_width)
     raw = [_viewed(_reshaped(_contiguous(tensor), (-1,)), torch.uint8) for tensor in plain]
-    return cat(raw).numpy().tobytes() if raw else b""
+    joined: bytes = cat(raw).numpy().tobytes() if raw else b""
+    return joined
 
 
 def _width(tensor: torch.Tensor) -> int:
