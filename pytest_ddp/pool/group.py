@@ -89,11 +89,13 @@ class RankGroup:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every rank has returned, and all have finished the same collectives: nothing can go on."""
+        """Whether every rank has returned, and all have entered the same collectives: nothing can go on for long."""
         if self.lost or self.disconnected or len(self.processes) < self.world.processes:
             return False
-        settled = all(process.is_settled for process in self.processes)
-        return settled and len({process.collectives_entered for process in self.processes}) == 1
+        if not all(process.is_settled for process in self.processes):
+            return False
+        entered = {(process.collectives_entered, process.collectives.encoded) for process in self.processes}
+        return len(entered) == 1
 
     def run(
         self,

@@ -34,6 +34,14 @@ def one_launches_more(_: bytes) -> bytes:
     return b""
 
 
+def one_launches_another(_: bytes) -> bytes:
+    if dist.get_rank() == 0:
+        dist.broadcast(torch.ones(1), src=1, async_op=True)
+    else:
+        dist.all_reduce(torch.ones(1), async_op=True)
+    return b""
+
+
 def makes_a_group(_: bytes) -> bytes:
     dist.new_group([0, 1])
     return b""

@@ -54,6 +54,7 @@ def test_a_group_that_is_prepared_is_not_needed(pool, observe):
     "between",
     [
         "one_launches_more",
+        "one_launches_another",
         "makes_a_group",
         "leaves_a_thread",
         "leaves_a_message",
