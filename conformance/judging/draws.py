@@ -95,16 +95,17 @@ class Draws:
 
         Each of several alternatives gets its share of the examples. Return what was left out.
         """
-        alternatives, fewest = parts(self.scenarios), min(_FEWEST, self.examples)
+        return tuple(dict.fromkeys(words for part in parts(self.scenarios) for words in self.hold_part(part, judge)))
+
+    def hold_part(self, part: Drawer, judge: Callable[[Drawn], None]) -> tuple[str, ...]:
+        """Do this with one of the alternatives."""
+        fewest, share = min(_FEWEST, self.examples), math.ceil(self.examples / len(parts(self.scenarios)))
         left_out = dict[str, None]()
-        for part in alternatives:
-            own = dict[str, None]()
-            try:
-                self._hold(part, max(fewest, math.ceil(self.examples / len(alternatives))), judge, own)
-            except Unsatisfiable:
-                if not own:
-                    raise
-            left_out |= own
+        try:
+            self._hold(part, max(fewest, share), judge, left_out)
+        except Unsatisfiable:
+            if not left_out:
+                raise
         return tuple(left_out)
 
     def _hold(self, part: Drawer, examples: int, judge: Callable[[Drawn], None], left_out: dict[str, None]) -> None:
@@ -145,6 +146,9 @@ class Draws:
 
 @lru_cache(_REMEMBERED)
 def _all(draws: Draws) -> tuple[tuple[Drawn, ...], tuple[str, ...]]:
-    drawn: list[Drawn] = []
-    left_out = draws.hold(drawn.append)
-    return without_repetition(drawn), left_out
+    kept, left_out = list[Drawn](), dict[str, None]()
+    for part in parts(draws.scenarios):
+        drawn: list[Drawn] = []
+        left_out |= dict.fromkeys(draws.hold_part(part, drawn.append))
+        kept += without_repetition(drawn)
+    return tuple(kept), tuple(left_out)

@@ -11,8 +11,7 @@ from typing import Any, cast
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 
-_OF_THE_NUMBERS = "seed"  # says nothing of a scenario
-_EXACT = "bucket_size_mb"  # of other fractions, such as learning rates, it counts whether they are 0, 1 or another one
+_UNTOLD = ("seed", "bucket_size_mb")  # the numbers, and what only some wrappers take: all get the same scenarios
 _MOST_WEIGHED = 4
 
 
@@ -38,13 +37,13 @@ def _facts(value: Any, name: str = "") -> Iterator[str]:
     match value:
         case dict():
             for key, part in value.items():
-                if key != _OF_THE_NUMBERS:
+                if key not in _UNTOLD:
                     yield from _facts(part, f"{name}.{key}")
         case list() | tuple():
             yield f"{name} has {len(value)}"
             for part in value:
                 yield from _facts(part, f"{name}[]")
-        case float() if value not in {0.0, 1.0} and not name.endswith(_EXACT):
+        case float() if value not in {0.0, 1.0}:  # such as learning rates
             yield f"{name} is a fraction"
         case _:
             yield f"{name} is {value!r}"

@@ -54,7 +54,6 @@ def test_a_group_that_is_prepared_is_not_needed(pool, observe):
     "between",
     [
         "one_launches_more",
-        "one_launches_another",
         "makes_a_group",
         "leaves_a_thread",
         "leaves_a_message",
@@ -65,6 +64,13 @@ def test_after_a_run_in_which_something_may_go_on_there_is_a_new_group(pool, bet
     bodies(pool, "number_of_its_group", observe=observe)
     bodies(pool, between, observe=observe)
     assert bodies(pool, "number_of_its_group", observe=observe) == [b"1", b"1"]
+
+
+def test_after_a_run_in_which_ranks_launched_different_collectives_there_is_a_new_group(pool):
+    """Only without observing: an observed rank fails at once."""
+    bodies(pool, "number_of_its_group")
+    bodies(pool, "one_launches_another")
+    assert bodies(pool, "number_of_its_group") == [b"1", b"1"]
 
 
 def test_after_a_run_that_failed_there_is_a_new_group(pool):
