@@ -24,7 +24,7 @@ from conformance.execution.outcome import (
     is_of_submission,
     why_no_answer,
 )
-from conformance.execution.rank_pools import SizedRanks
+from conformance.execution.rank_pools import SizedRanks, needs_new_connections
 from conformance.execution.simulated_ranks import SimulatedRanks
 from conformance.protocol.codec import MalformedError
 from conformance.protocol.explored import Explored
@@ -253,7 +253,8 @@ class Executor:
         with _ranks_or_an_error_of_ours(), self._folder(drawn) as folder:
             for phase, given in enumerate(numbers):
                 tasks = self._tasks(component, drawn, given, phase, folder)
-                with ranks.group(self._world(component, drawn, len(given))) as group:
+                world = self._world(component, drawn, len(given))
+                with ranks.group(world) as group:
                     group.ask(_TARGET, tasks, timeout=self._deadlines.of(drawn))
                     try:
                         if not phase:
@@ -263,6 +264,8 @@ class Executor:
                                 self._drawn_ahead = {self.key(component, then): numbers_ahead}
                     finally:
                         answered.append(group.answers())
+                if needs_new_connections(group, answered[-1]):
+                    answered[-1] = ranks.run(world, _TARGET, tasks, timeout=self._deadlines.of(drawn))
                 if not all(isinstance(outcome, Returned) for outcome in answered[-1]):
                     break
             if then is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self, TypeVar, cast
 
 from conformance.sandbox.sandbox import Sandbox
-from pytest_ddp.outcomes.outcome import Outcome
+from pytest_ddp.outcomes.outcome import Outcome, Returned, TimedOut
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import RankGroup
 from pytest_ddp.pool.launcher import Launcher
@@ -18,6 +18,15 @@ from pytest_ddp.pool.pool import RankPool
 
 _GRACE_SECONDS = 0.3
 Kind = TypeVar("Kind", bound="SizedRanks")
+
+
+def needs_new_connections(group: RankGroup, outcomes: Sequence[Outcome]) -> bool:
+    """Whether a run broke in a group that took over connections: what happened since the last run may have broken it.
+
+    A rank may have died in between. The next group makes connections, and replaces such ranks. A hang is not repeated.
+    """
+    ended = all(isinstance(outcome, Returned) for outcome in outcomes)
+    return bool(group.connections) and not ended and not any(isinstance(outcome, TimedOut) for outcome in outcomes)
 
 
 @dataclass
@@ -41,7 +50,10 @@ class SizedRanks:
     ) -> list[Outcome]:
         """Run a target once on every rank of a fresh process group, as `RankPool.run` does; raise as it does."""
         with self.group(world) as group:
-            return group.run(target, payloads, timeout=timeout)
+            outcomes = group.run(target, payloads, timeout=timeout)
+        if needs_new_connections(group, outcomes):
+            return self.run(world, target, payloads, timeout=timeout)
+        return outcomes
 
     @contextmanager
     def group(self, world: World) -> Iterator[RankGroup]:

@@ -71,6 +71,7 @@ class _SimulatedGroup:
 
     host: RankGroup
     size: int
+    connections: str = ""
 
     def ask(self, _: str, tasks: Sequence[bytes], *, timeout: float) -> None:
         """Begin a run."""

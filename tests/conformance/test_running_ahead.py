@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from conformance.components.registry import COMPONENTS
@@ -72,6 +73,13 @@ def test_what_was_seen_is_what_is_seen_alone(executor):
 def test_it_can_be_left_at_any_time(executor):
     with closing(executor.ahead(COMPONENTS["naive_ddp"], SCENARIOS)) as running:
         assert next(running) == SCENARIOS[0]
+    assert isinstance(executor.run(COMPONENTS["naive_ddp"], SCENARIOS[3]), Observed)
+
+
+def test_a_rank_that_died_since_the_last_run_is_replaced(executor):
+    assert isinstance(executor.run(COMPONENTS["naive_ddp"], SCENARIOS[0]), Observed)
+    doomed = psutil.Process(executor.ranks._pools[2]._processes[1].pid)
+    doomed.kill()
     assert isinstance(executor.run(COMPONENTS["naive_ddp"], SCENARIOS[3]), Observed)
 
 
