@@ -1,7 +1,8 @@
 """How data travels between controller and ranks: a JSON header and named tensors, never a pickle.
 
 The header says name, dtype and shape of each tensor; their bytes follow, those of wide numbers first, so that each
-tensor begins at a multiple of its numbers' size. NumPy has no bfloat16, so bytes are taken as bytes.
+tensor begins at a multiple of its numbers' size: torch reads complex numbers from no other place. NumPy has no bfloat16,
+so bytes are taken as bytes.
 """
 
 import struct
@@ -52,8 +53,8 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 def _joined(tensors: Sequence[torch.Tensor]) -> bytes:
     """Return the bytes of all tensors, those of wide numbers first."""
-    plain = [view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor for tensor in tensors]
-    plain.sort(key=_width)
+    wide_first = sorted(tensors, key=_width)
+    plain = [view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor for tensor in wide_first]
     raw = [_viewed(_reshaped(_contiguous(tensor), (-1,)), torch.uint8) for tensor in plain]
     joined: bytes = cat(raw).numpy().tobytes() if raw else b""
     return joined
@@ -67,7 +68,7 @@ def _split(data: bytearray, layout: Any) -> dict[str, torch.Tensor]:
     """Return the tensors that these bytes hold, by name, in the order of the layout."""
     found = {_text(name): (_DTYPES[dtype], tuple(map(_size, shape))) for name, dtype, shape in layout}
     tensors, at = dict.fromkeys(found, empty(0)), 0
-    for name, (dtype, shape) in sorted(found.items(), key=lambda item: -_PARTS.get(item[1][0], item[1][0]).itemsize):
+    for name, (dtype, shape) in sorted(found.items(), key=lambda item: -item[1][0].itemsize):
         count, part = prod(shape), _PARTS.get(dtype, dtype)
         plain = _numbers(data, at, part, count if part is dtype else 2 * count)
         at += plain.nbytes

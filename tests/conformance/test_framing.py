@@ -47,3 +47,15 @@ def test_header_and_tensors_arrive_with_their_dtypes():
 def test_other_bytes_are_refused(data):
     with pytest.raises(MalformedError, match="not an answer of a rank of ours"):
         unpack(data)
+
+
+def test_each_tensor_begins_at_a_multiple_of_the_size_of_its_numbers():
+    mixed = {"a": torch.ones(1), "b": torch.ones(3, dtype=torch.float64), "c": torch.ones(2, dtype=torch.complex128)}
+    mixed |= {
+        "d": torch.ones(3, dtype=torch.bool),
+        "e": torch.ones(5, dtype=torch.complex64),
+        "f": torch.ones(3).half(),
+    }
+    for tensor in unpack(pack({}, mixed))[1].values():
+        assert tensor.data_ptr() % tensor.element_size() == 0
+        assert bool((tensor == 1).all())
