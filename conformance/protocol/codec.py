@@ -1,8 +1,8 @@
 """How data travels between controller and ranks: a JSON header and named tensors, never a pickle.
 
 The header says name, dtype and shape of each tensor; their bytes follow, those of wide numbers first, so that each
-tensor begins at a multiple of its numbers' size: torch reads complex numbers from no other place. NumPy has no bfloat16,
-so bytes are taken as bytes.
+tensor begins at a multiple of its numbers' size: torch reads complex numbers from no other place. NumPy has no
+bfloat16, so bytes are taken as bytes.
 """
 
 import struct
