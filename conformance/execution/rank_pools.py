@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self, TypeVar, cast
 
 from conformance.sandbox.sandbox import Sandbox
-from pytest_ddp.outcomes.outcome import Outcome, Returned, TimedOut
+from pytest_ddp.outcomes.outcome import Died, Outcome
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import RankGroup
 from pytest_ddp.pool.launcher import Launcher
@@ -21,12 +21,12 @@ Kind = TypeVar("Kind", bound="SizedRanks")
 
 
 def needs_new_connections(group: RankGroup, outcomes: Sequence[Outcome]) -> bool:
-    """Whether a run broke in a group that took over connections: what happened since the last run may have broken it.
+    """Whether a rank had died since the last run, in a group that took over connections: then no rank joined it anew.
 
-    A rank may have died in between. The next group makes connections, and replaces such ranks. A hang is not repeated.
+    Where ranks make connections, those that died are replaced before the run.
     """
-    ended = all(isinstance(outcome, Returned) for outcome in outcomes)
-    return bool(group.connections) and not ended and not any(isinstance(outcome, TimedOut) for outcome in outcomes)
+    died = [outcome.rank for outcome in outcomes if isinstance(outcome, Died)]
+    return bool(group.connections) and not all(map(group.has_entered, died))
 
 
 @dataclass

@@ -19,6 +19,7 @@ from pytest_ddp.pool.rank_process import RankProcess, answer_outcome, common_fie
 from pytest_ddp.pool.rendezvous import reserve_port
 from pytest_ddp.pool.simulated_ranks import each_rank
 from pytest_ddp.pool.stack_dumps import dump_stacks
+from pytest_ddp.protocol.flight_recorder import Reader, key_of
 from pytest_ddp.protocol.messages import Answer, Debugging, GetTimeline, Raising, Run, encode
 from pytest_ddp.protocol.targets import JOINED
 
@@ -96,6 +97,10 @@ class RankGroup:
             return False
         entered = {(process.collectives_entered, process.collectives.encoded) for process in self.processes}
         return len(entered) == 1
+
+    def has_entered(self, rank: int) -> bool:
+        """Whether a rank has entered this group, also if it has died since."""
+        return Reader(self.recorder.fileno(), rank).head().key == key_of(self.name)
 
     def run(
         self,
