@@ -13,7 +13,6 @@ from hypothesis import seed as seeded
 from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.errors import Unsatisfiable
 
-from conformance.judging.repetition import without_repetition
 from conformance.judging.vacuity import tells_apart
 from conformance.scenarios.claims import EVERYTHING, Claims
 from conformance.scenarios.drawn import Drawn
@@ -82,7 +81,7 @@ class Draws:
     optimizer: bool = False
 
     def all(self) -> tuple[Drawn, ...]:
-        """Return them, smaller ones first, without repetition; components with the same scenarios share one drawing."""
+        """Return them, smaller ones first; components with the same scenarios share one drawing."""
         return _all(self)[0]
 
     @property
@@ -95,17 +94,16 @@ class Draws:
 
         Each of several alternatives gets its share of the examples. Return what was left out.
         """
-        return tuple(dict.fromkeys(words for part in parts(self.scenarios) for words in self.hold_part(part, judge)))
-
-    def hold_part(self, part: Drawer, judge: Callable[[Drawn], None]) -> tuple[str, ...]:
-        """Do this with one of the alternatives."""
-        fewest, share = min(_FEWEST, self.examples), math.ceil(self.examples / len(parts(self.scenarios)))
+        alternatives, fewest = parts(self.scenarios), min(_FEWEST, self.examples)
         left_out = dict[str, None]()
-        try:
-            self._hold(part, max(fewest, share), judge, left_out)
-        except Unsatisfiable:
-            if not left_out:
-                raise
+        for part in alternatives:
+            own = dict[str, None]()
+            try:
+                self._hold(part, max(fewest, math.ceil(self.examples / len(alternatives))), judge, own)
+            except Unsatisfiable:
+                if not own:
+                    raise
+            left_out |= own
         return tuple(left_out)
 
     def _hold(self, part: Drawer, examples: int, judge: Callable[[Drawn], None], left_out: dict[str, None]) -> None:
@@ -146,9 +144,6 @@ class Draws:
 
 @lru_cache(_REMEMBERED)
 def _all(draws: Draws) -> tuple[tuple[Drawn, ...], tuple[str, ...]]:
-    kept, left_out = list[Drawn](), dict[str, None]()
-    for part in parts(draws.scenarios):
-        drawn: list[Drawn] = []
-        left_out |= dict.fromkeys(draws.hold_part(part, drawn.append))
-        kept += without_repetition(drawn)
-    return tuple(kept), tuple(left_out)
+    drawn: list[Drawn] = []
+    left_out = draws.hold(drawn.append)
+    return tuple(drawn), left_out

@@ -8,6 +8,7 @@ from operator import is_
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+import safetensors.torch
 import torch
 
 from conformance.ranks import imported
@@ -18,6 +19,7 @@ _FROM_OUTSIDE = {
     torch.UntypedStorage: "data_ptr nbytes",
     torch: "empty view_as_real",
     torch.autograd: "backward",
+    safetensors.torch: "save",
     gc: "collect get_objects get_referents",
     socket.socket: "send sendall sendmsg",
     builtins: "all any getattr hasattr id isinstance issubclass iter len map max min set sorted sum type vars zip",

@@ -23,7 +23,7 @@ def test_a_check_draws_nothing_that_was_drawn_ahead(name, monkeypatch):
         held.extend(drawn)
         yield from ()
 
-    monkeypatch.setattr(Draws, "hold_part", lambda *_: pytest.fail("it is drawn again"))
+    monkeypatch.setattr(Draws, "hold", lambda *_: pytest.fail("it is drawn again"))
     executor = SimpleNamespace(secret=str(DRAWING["seed"]), simulated=None, ahead=ahead)
     assert run_check(component, check, executor, **DRAWING).status == "passed"
     assert len(held) == 1
