@@ -29,6 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--ddp-from-scratch", action="store_true", help=by_hand)
     update = "write the files of known failures of `conformance.verify`, with today's reasons"
     group.addoption("--update-known-failures", action="store_true", help=update)
+    scripts = "folder for scripts that show failures of `conformance.verify` (conformance, in pytest's cache)"
+    group.addoption("--conformance-repro", metavar="DIR", type=Path, help=scripts)
     summary = "write a Markdown summary of the suites that `conformance.verify` makes"
     group.addoption("--conformance-summary", metavar="FILE", type=Path, help=summary)
 

@@ -46,6 +46,7 @@ from conformance.judging.run_check import Result, run_check
 from conformance.oracle.remembered import remembering
 from conformance.reproduction import files
 from conformance.scenarios.claims import EVERYTHING, Claims
+from conformance.submissions.library import Library
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
@@ -70,6 +71,7 @@ class Grading:
         named: whether somebody named the components, so that each of them is asked for.
         claims: what a library claims; a submission claims everything.
         simulate: whether simulated ranks run what they can. What fails there counts if it fails on real ranks, too.
+        library: what scripts import from if a library is graded: `repro_dir` is the folder of its files alone then.
     """
 
     seed: int
@@ -85,6 +87,7 @@ class Grading:
     named: bool = True
     claims: Claims = EVERYTHING
     simulate: bool = False
+    library: Library | None = None
 
     def checks(self, component: str) -> tuple[Check, ...]:
         """Return the checks that a component is held to, in their order."""
@@ -310,7 +313,7 @@ def _run(component: str, check: Check, executor: Executor, grading: Grading, spa
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
     script, drawn, asked = "", result.scenario, COMPONENTS[component]
     if drawn is not None and grading.repro_dir is not None:
-        script = str(files.write(asked, result, executor, grading.repro_dir))
+        script = str(files.write(asked, result, executor, grading.repro_dir, grading.library))
     seen = drawn is not None and executor.knows(asked, drawn)
     return CheckReport(
         id=result.check.id,

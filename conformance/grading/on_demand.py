@@ -7,6 +7,7 @@ from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.grading.grade import Grading, failed_as_a_whole, grade_check
 from conformance.grading.report import CheckReport
+from conformance.reproduction import files
 
 
 @dataclass
@@ -31,5 +32,7 @@ class Grader:
             check = next(check for check in COMPONENTS[component].checks if check.id == check_id)
             for required in check.requires:
                 self.report(component, required)
+            if self.grading.library and self.grading.repro_dir:
+                files.remove(component, check_id, self.grading.repro_dir)
             known[check_id] = grade_check(component, check, self.executor, self.grading, known)
         return known[check_id]

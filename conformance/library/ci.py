@@ -1,6 +1,7 @@
 """The reports of a library's CI: what becomes of the items of suites, taken in one by one, written at the end."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,8 +44,10 @@ class Reports:
 
     @property
     def lines(self) -> Iterator[str]:
-        """Yield what to print: the files that were written, or in GitHub Actions the annotations."""
+        """Yield what to print: the files that were written, and in GitHub Actions the annotations."""
         yield from self._written
+        folders = Counter(Path(item.result.script).parent for item in self._items if item.result.script)
+        yield from (f"Scripts that show failures: {count}, in {folder}" for folder, count in folders.items())
         if in_actions() and not self._updated:
             yield from annotations(self._items)
 

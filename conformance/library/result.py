@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from conformance.library.scripts import shown
+
 if TYPE_CHECKING:
     from conformance.grading.report import CheckReport
     from conformance.library.ruling import Ruling
@@ -29,6 +31,7 @@ class Result:
         examples: how many scenarios or cases were tried.
         left_out: the claims that left out scenarios of the check, though not all.
         known_failures: the path of the file of known failures; "" if there is none.
+        script: the path of the script that shows the failure; "" if there is none.
     """
 
     component: str
@@ -40,6 +43,7 @@ class Result:
     examples: str
     left_out: str
     known_failures: str
+    script: str
 
     @classmethod
     def of(cls, suite: "Suite", component: str, check: str, report: "CheckReport", ruling: "Ruling") -> Self:
@@ -54,6 +58,7 @@ class Result:
             examples=str(report.examples),
             left_out="" if report.unclaimed else "; ".join(report.left_out),
             known_failures=str(suite.known_file or ""),
+            script=report.script and shown(report.script),
         )
 
     @property

@@ -6,10 +6,10 @@ from functools import cached_property
 from pathlib import Path
 
 from conformance.components.registry import COMPONENTS
-from conformance.library import adapters, known_failures
-from conformance.library.adapters import FunctionOrName, Named
+from conformance.library import known_failures
 from conformance.library.known_failures import Known
 from conformance.scenarios.claims import Claims
+from conformance.submissions.library import FunctionOrName, Named
 from pytest_ddp.errors import UsageError
 
 _WRAPPER, _OPTIMIZER, _BOTH, _FSDP, _ENGINE = "ddp", "sharded_optimizer", "both", "fsdp", "engine"
@@ -59,7 +59,7 @@ class Functions:
             given: FunctionOrName | None = getattr(self, role)
             found = None if given is None else Named.of(role, given, test_file)
             if found:
-                adapters.hold_importable(role, found, test_file.parent)
+                found.hold_importable(test_file.parent)
             return found
 
         found = dict[str, Named | None]()

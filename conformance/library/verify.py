@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from conformance.library.adapters import FunctionOrName
 from conformance.library.hold import RANKS, hold
 from conformance.library.suite import Functions, Suite
 from conformance.scenarios.claims import EVERYTHING, Claims
+from conformance.submissions.library import FunctionOrName
 from pytest_ddp.errors import UsageError
 
 

@@ -17,6 +17,7 @@ from conformance.reproduction import script, training_script
 from conformance.reproduction.replay import SCHEMA, Replay
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
+from conformance.submissions.library import Library
 from conformance.submissions.location import Location
 
 _IN_THE_NUMBERS = ("seed", "sizes", "samples")  # fields of cases that the numbers alone depend on
@@ -28,21 +29,38 @@ _NOT_ALWAYS = {
 }
 
 
-def write(component: Component, result: Result, executor: Executor, folder: Path) -> Path:
-    """Write how to see a failure again below a folder, in the submission's subfolder; return the path of the script."""
+def write(
+    component: Component, result: Result, executor: Executor, folder: Path, library: Library | None = None
+) -> Path:
+    """Write how to see a failure again; return the path of the script.
+
+    Args:
+        component: what failed.
+        result: how it failed.
+        executor: has run it.
+        folder: for files of this library, or for subfolders of all submissions.
+        library: what the functions are imported from, if they are no adapters of a submission.
+    """
     drawn, location = result.scenario, executor.location
     if drawn is None:
         raise ValueError(f"{result.check.id} has not failed on anything")
     message = f"{result.message} {result.diagnosis}"
     component = replace(component, contract=executor.contract(component))
-    failure = script.Failure(location=location, component=component, check=result.check, message=message)
-    place = folder / location.subfolder
+    failure = script.Failure(source=library or location, component=component, check=result.check, message=message)
+    place = folder if library else folder / location.subfolder
     place.mkdir(parents=True, exist_ok=True)
-    replay = Replay(location.file or location.module, component.name, result.check, drawn, executor.secret)
+    submission = library or location.file or location.module
+    replay = Replay(submission, component.name, result.check, drawn, executor.secret)
     replay.write(place / f"{failure.name}.json")
     path = place / f"{failure.name}.py"
     path.write_text(_text(failure, result, executor, drawn), encoding="utf-8")
     return path
+
+
+def remove(component: str, check: str, folder: Path) -> None:
+    """Remove what an earlier run has left of one check of a library."""
+    for suffix in (".py", ".json"):
+        (folder / f"{script.name_of_files(component, check)}{suffix}").unlink(missing_ok=True)
 
 
 def remove_stale(location: Location, components: Collection[str], folder: Path) -> None:
@@ -122,4 +140,4 @@ def _is_shown(component: Component, execution: Execution, drawn: Drawn) -> bool:
     if not isinstance(execution, Observed):
         return not isinstance(execution, Malformed)
     trial = component.trial(drawn, execution)
-    return not isinstance(trial, Trial) or training_script.shows(trial)
+    return not isinstance(trial, Trial) or training_script.shows(trial, component.contract.kind)

@@ -107,7 +107,9 @@ def _made(spec: Any) -> Iterator[str]:
 
 def _forward(spec: Any) -> Iterator[str]:
     hidden = "h" if has_places(spec) or spec.mixed else "x"
-    call = "checkpoint(layer, {}, use_reentrant=False)" if spec.recomputed else "layer({})"
+    call = f"checkpoint(layer, {{}}, use_reentrant={spec.reentrant})" if spec.recomputed else "layer({})"
+    if spec.reentrant:
+        yield "x = x.clone().requires_grad_()  # reentrant checkpoints need it"
     taken = f"{hidden}.to(next(layer.parameters()).dtype)" if spec.mixed else hidden
     if hidden != "x" and len(spec.layers) > 1:
         yield "h = x"
@@ -115,7 +117,10 @@ def _forward(spec: Any) -> Iterator[str]:
         yield "for layer in self.layers[:-1]:"
         yield f"    {hidden} = {_ACTIVATIONS[spec.activation]}({call.format(taken)})"
     taken = taken if len(spec.layers) > 1 else taken.replace("h", "x", 1)
-    yield f"{hidden} = {call.format(taken).replace('layer', 'self.layers[-1]')}{'.to(x.dtype)' * spec.mixed}"
+    last = f"{call.format(taken).replace('layer', 'self.layers[-1]')}{'.to(x.dtype)' * spec.mixed}"
+    if has_places(spec):
+        yield f"{hidden} = {last}"
+        last = hidden
     if spec.branch in _WHEN:
         yield f"if {_WHEN[spec.branch]}:"
         yield "    h = h + self.branches[0](x)"
@@ -123,4 +128,4 @@ def _forward(spec: Any) -> Iterator[str]:
         yield f"for number in {_NUMBERS[spec.branch]}:"
         yield "    h = h + (number + 1) * self.branches[number](x)"
     gain = " * gain" if spec.keyword or spec.positional else ""
-    yield f"return {hidden}{gain}{' * self.scale' if spec.scale else ''}"
+    yield f"return {last}{gain}{' * self.scale' if spec.scale else ''}"

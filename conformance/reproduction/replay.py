@@ -1,6 +1,9 @@
 """Saves what a check failed on, and holds the submission to it again: `pytest-ddp-grade replay FILE`."""
 
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +14,8 @@ from conformance.execution.rank_pools import SizedRanks
 from conformance.judging.hold import Search
 from conformance.judging.run_check import Result, judged
 from conformance.scenarios.drawn import Drawn, drawn_from_json
-from conformance.submissions.location import locate
+from conformance.submissions.library import Library
+from conformance.submissions.location import Location, locate
 from pytest_ddp.errors import UsageError
 
 SCHEMA = "pytest-ddp/case/2"
@@ -21,10 +25,10 @@ SCHEMA = "pytest-ddp/case/2"
 class Replay:
     """A check, and what a submission failed it on. The numbers derive from `secret` and the seed of what was drawn.
 
-    `submission` is the path or the module of the adapters.
+    `submission` is the path or the module of the adapters, or the library that failed.
     """
 
-    submission: str
+    submission: str | Library
     component: str
     check: Check
     drawn: Drawn
@@ -41,7 +45,9 @@ class Replay:
             plain = json.loads(path.read_text(encoding="utf-8"))
             check = next(check for check in COMPONENTS[plain["component"]].checks if check.id == plain["check"])
             drawn = drawn_from_json(plain["scenario"])
-            return cls(plain["submission"], plain["component"], check, drawn, plain["secret"])
+            given = plain["submission"]
+            submission = given if isinstance(given, str) else Library.from_json(given)
+            return cls(submission, plain["component"], check, drawn, plain["secret"])
         except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
             raise UsageError(f"{path} is no case that a grading wrote ({type(error).__name__}: {error})") from None
 
@@ -49,7 +55,7 @@ class Replay:
         """Write it as JSON."""
         plain = {
             "schema": SCHEMA,
-            "submission": self.submission,
+            "submission": self.submission.to_json() if isinstance(self.submission, Library) else self.submission,
             "component": self.component,
             "check": self.check.id,
             "scenario": self.drawn.to_json(),
@@ -57,16 +63,26 @@ class Replay:
         }
         path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
 
-    def run(self, ranks: SizedRanks) -> Result:
+    @contextmanager
+    def located(self) -> Iterator[Location]:
+        """Give the place of the adapters; raise UsageError if the submission is not where it was."""
+        if isinstance(self.submission, str):
+            yield locate(self.submission)
+            return
+        with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+            yield self.submission.write(Path(folder))
+
+    def run(self, ranks: SizedRanks, location: Location) -> Result:
         """Hold the submission to the check on this alone.
 
         Raises:
-            UsageError: the submission is not where it was, or does not import.
+            UsageError: the submission does not import.
             HarnessError: ranks could not be had.
         """
-        executor = Executor(ranks, locate(self.submission), self.secret)
+        executor = Executor(ranks, location, self.secret)
         found = executor.look([COMPONENTS[self.component].contract])
         if found.error:
-            raise UsageError(f"the adapters of {self.submission} cannot be imported: {found.error}")
+            what = f"the adapters of {self.submission}" if isinstance(self.submission, str) else "the library"
+            raise UsageError(f"{what} cannot be imported: {found.error}")
         executor.is_implemented(COMPONENTS[self.component])
         return judged(Search(COMPONENTS[self.component], self.check, executor), self.drawn)

@@ -1,6 +1,7 @@
-"""What every script that shows a failure has: a name, a header, the submission that it imports, and its numbers.
+"""What every script that shows a failure has: a name, a header, the functions that it imports, and its numbers.
 
-A flat script needs torch and the submission alone. Where a short one cannot show a failure, it replays the scenario.
+A flat script needs torch and the submission or the library alone. Where a short one cannot show a failure, it replays
+the scenario.
 """
 
 import re
@@ -16,6 +17,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from conformance.checks.check import Check
 from conformance.components.component import Component
 from conformance.scenarios.plain_data import PlainData
+from conformance.submissions.contract import Function
+from conformance.submissions.library import Library
 from conformance.submissions.location import Location
 from conformance.workload.numbers import Tensors
 
@@ -53,9 +56,16 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """What a script has to show: a check that the component of a submission failed, and what was wrong."""
+    """What a script has to show: a check that the component of a submission failed, and what was wrong.
 
-    location: Location
+    Attributes:
+        source: where the functions of the component are imported from.
+        component: what failed.
+        check: what it failed.
+        message: what was wrong.
+    """
+
+    source: Location | Library
     component: Component
     check: Check
     message: str
@@ -68,26 +78,57 @@ class Failure:
 
     @property
     def name(self) -> str:
-        """The name of its files, without a suffix: for a check `trains[tied]` of `ddp`, `ddp-trains-tied`."""
-        kept = (c if c.isalnum() or c in "_.-" else "-" for c in f"{self.component.name}-{self.check.id}")
-        return "".join(kept).strip("-")
+        """The name of its files, without a suffix."""
+        return name_of_files(self.component.name, self.check.id)
+
+    def called(self, wanted: Function | None) -> str:
+        """Return the expression by which a script calls an adapter function; "" if there is none."""
+        if wanted is None or isinstance(self.source, Location):
+            return f"adapters.{wanted.name}" if wanted else ""
+        named = self.source.functions.get(wanted.name)
+        return named.role if named else ""
 
     def render(self, template: str, **more: Any) -> str:
         """Return a template filled in."""
         return _TEMPLATES.get_template(template).render(
             file=f"{self.name}.py",
             about=self._about,
-            import_roots=list(self.location.import_roots),
-            import_line=_import_line(self.location.module),
+            import_roots=list(self._import_roots),
+            imports=list(self._imports()),
+            called={one.name: self.called(one) for one in self._functions},
             **more,
         )
+
+    @property
+    def _functions(self) -> tuple[Function, ...]:
+        contract = self.component.contract
+        return (*contract.functions, *(contract.wrapper.functions if contract.wrapper else ()))
+
+    @property
+    def _import_roots(self) -> tuple[str, ...]:
+        return self.source.import_roots if isinstance(self.source, Location) else self.source.folders
+
+    def _imports(self) -> Iterator[str]:
+        """Yield the statements that import what the script calls."""
+        if isinstance(self.source, Location):
+            yield _import_line(self.source.module)
+            return
+        wanted = (self.source.functions.get(one.name) for one in dict.fromkeys(self._functions))
+        for named in filter(None, wanted):
+            yield from named.statements
 
     @property
     def _about(self) -> str:
         """Check, property and message, as text that may stand in a docstring."""
         about = f"{MARKER} {self.component.name} fails {self.check.id}. {self.check.property} {self.message}"
+        about = about if isinstance(self.source, Location) else self.source.renamed(about)
         wrapped = textwrap.fill(textwrap.shorten(about, _ABOUT, placeholder=" ..."), _WIDTH)
         return wrapped.replace("\\", "\\\\").replace('"""', "'''")
+
+
+def name_of_files(component: str, check: str) -> str:
+    """Return the name of a check's files, without a suffix: for `trains[tied]` of `ddp`, `ddp-trains-tied`."""
+    return "".join(c if c.isalnum() or c in "_.-" else "-" for c in f"{component}-{check}").strip("-")
 
 
 def is_readable(ranks: Sequence[Tensors]) -> bool:

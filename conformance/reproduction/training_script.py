@@ -11,6 +11,7 @@ from conformance.reproduction.model_code import has_places, is_explicit, model_l
 from conformance.reproduction.script import Failure, Reading, data_lines, is_readable
 from conformance.scenarios.layers import Dtype, Embedding
 from conformance.scenarios.scenario import AddGroup, Decay, Event, Freeze, OneCycle, Scenario, SetOption, Unfreeze
+from conformance.submissions.contract import Kind
 from conformance.workload.models import GAIN
 from conformance.workload.numbers import RankInputs, Tensors, wide
 
@@ -28,9 +29,7 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         seed: the integer that its numbers are drawn from.
     """
     contract, wrapper = failure.component.contract, failure.component.contract.wrapper
-    if contract.kind == "engine":
-        return "", ["what an engine does"]
-    if why := _beyond(scenario):
+    if why := _beyond(scenario, contract.kind):
         return "", [why]
     data = _data(scenario, failure.component.numbers(scenario, seed)[0])
     if not is_readable([tensors for ranks in data.values() for tensors in ranks]):
@@ -52,10 +51,10 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         world_size=s.world_size,
         tolerance=tolerance_of(scenario),
         data=[line for name, ranks in data.items() for line in data_lines(name, ranks)],
-        make=contract.optimizer.name if contract.optimizer else "",
-        get=wrapper.get.name if wrapper else "",
-        after_backward=wrapper.after_backward.name if wrapper and wrapper.after_backward else "",
-        batch_start=wrapper.batch_start.name if wrapper and wrapper.batch_start else "",
+        make=failure.called(contract.optimizer),
+        get=failure.called(wrapper.get if wrapper else None),
+        after_backward=failure.called(wrapper.after_backward if wrapper else None),
+        batch_start=failure.called(wrapper.batch_start if wrapper else None),
         bucket=f", {s.bucket_size_mb!r}" if wrapper and wrapper.takes_bucket_size else "",
     )
     known = ("seed", "batch", "optimizer", "model", "equal_start", "lossy")
@@ -68,12 +67,14 @@ def tolerance_of(scenario: Scenario) -> float:
     return max(scenario.lossy, *(_TOLERANCES.get(dtype, 1.0) for dtype in dtypes))
 
 
-def shows(trial: Trial) -> bool:
-    """Whether the comparison of a flat script finds something in what ranks saw."""
+def shows(trial: Trial, kind: Kind) -> bool:
+    """Whether the comparison of a flat script finds something in what ranks saw of a component of this kind."""
     right, tolerance = train(trial.scenario, trial.inputs), tolerance_of(trial.scenario)
     moments = {"wrapped": trial.inputs[0].weights}
     for step in range(trial.scenario.steps):
-        moments |= {f"gradient/{step}": right.gradients[step], f"parameter/{step}": right.parameters[step]}
+        moments[f"parameter/{step}"] = right.parameters[step]
+        if kind != "engine":  # which shows no gradients
+            moments[f"gradient/{step}"] = right.gradients[step]
     expected = {f"{moment}/{name}": value for moment, named in moments.items() for name, value in named.items()}
     return any(
         (seen := observed.tensors.get(name)) is None
@@ -84,7 +85,7 @@ def shows(trial: Trial) -> bool:
     )
 
 
-def _beyond(scenario: Scenario) -> str:
+def _beyond(scenario: Scenario, kind: Kind) -> str:
     """Say what a flat script has no lines for, if anything."""
     if scenario.simulated:
         return "simulated ranks and their schedule"
@@ -92,7 +93,10 @@ def _beyond(scenario: Scenario) -> str:
         return "steps without gradients"
     if not is_explicit(scenario.model):
         return "layers of its own"
-    later = [type(event).__name__ for event in scenario.schedule if not isinstance(event, _SHOWN)]
+    if kind == "engine" and scenario.optimizer.groups:
+        return "parameter groups"
+    shown = () if kind == "engine" else _SHOWN
+    later = [type(event).__name__ for event in scenario.schedule if not isinstance(event, shown)]
     return f"what happens between steps ({later[0]})" if later else ""
 
 

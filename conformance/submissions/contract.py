@@ -1,7 +1,9 @@
 """The adapter functions of a component, which a submission defines, and how each is called."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
+
+Kind: TypeAlias = Literal["wrapper", "optimizer", "pair", "part", "engine"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Contract:
     """
 
     name: str
-    kind: Literal["wrapper", "optimizer", "pair", "part", "engine"]
+    kind: Kind
     get: Function
     after_backward: Function | None = None
     batch_start: Function | None = None

@@ -23,11 +23,15 @@ _HEAD = """\
 # Released libraries under `conformance.verify`
 
 [`examples/libraries`](../examples/libraries) has a suite for each of these libraries, as its own maintainers would
-write it: a test file, functions, claims and a file of known failures. Suites run with 2 ranks over gloo, on CPUs.
-*Asked* are the checks that are claimed and could run. *Not run* are those that require a check which failed, or a
-feature that is not there, such as `no_sync`.
+write it: a test file, the functions that it names, claims, and a file of known failures ([how](library.md)). All suites
+run with 2 ranks over gloo, on CPUs.
 
-This page is written by `python examples/libraries/table.py results.xml`, from JUnit files of these suites.
+- *Asked*: how many checks the library claims and could run. Each of them passed, was refused, or is a known failure.
+- *Not claimed*: checks that the claims leave out.
+- *Not run*: checks that require another check which failed, or a feature that the library does not have, such as
+  `no_sync`.
+
+`python examples/libraries/table.py results.xml` writes this page from JUnit files of these suites.
 
 | suite | version | claims | asked | passed | refused | not claimed | not run | known failures |
 |---|---|---|---|---|---|---|---|---|

@@ -21,7 +21,7 @@ LARGE = Scenario(model=ModelSpec(100, (Linear(100),)))
 
 def failure_of(component: str, check=None, message="On rank 0, it differs: " + "and so on, " * 100) -> Failure:
     one = COMPONENTS[component]
-    return Failure(location=LOCATION, component=one, check=check or one.checks[0], message=message)
+    return Failure(source=LOCATION, component=one, check=check or one.checks[0], message=message)
 
 
 def flat(component: str, drawn, check=None) -> tuple[str, str]:
@@ -42,8 +42,8 @@ def test_most_scripts_are_flat_and_short_and_all_are_python(component):
             ast.parse(text)
             scripts[bool(why)] += 1
             assert why or lines_besides_data(text) <= MOST_LINES
-    # A checkpoint needs two worlds, which are too much for 60 lines. An engine's failures are replayed.
-    assert scripts[False] > 0.3 * sum(scripts) or component in {"checkpoint", "engine"}
+    # A checkpoint needs two worlds, which are too much for 60 lines.
+    assert scripts[False] > 0.3 * sum(scripts) or component == "checkpoint"
 
 
 def test_a_script_begins_with_what_failed_and_ends_with_how_it_starts_ranks():

@@ -73,7 +73,7 @@ def test_an_update_expects_what_is_new_and_accepts_what_is_mended():
 
 
 def result(check: str, verdict: str, text: str = "", left_out: str = "") -> Result:
-    return Result("ddp", check, "core", verdict, text, "", "10", left_out, "known.txt")
+    return Result("ddp", check, "core", verdict, text, "", "10", left_out, "known.txt", "")
 
 
 def items(*results: Result) -> list[Item]:

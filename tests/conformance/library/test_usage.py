@@ -7,8 +7,8 @@ import pytest
 
 import conformance
 from conformance import Claims
-from conformance.library.adapters import Named
 from conformance.library.suite import Functions, Suite
+from conformance.submissions.library import Named
 from pytest_ddp.errors import UsageError
 
 
@@ -41,10 +41,10 @@ def test_a_mistake_is_an_error_at_collection(run_library, given, words):
 
 
 def test_functions_are_found_by_their_module_and_name(tmp_path):
-    assert Named.of("wrap", Suite, tmp_path) == Named("conformance.library.suite", "Suite")
-    assert Named.of("wrap", "mylib.ddp:Wrapper.make", tmp_path) == Named("mylib.ddp", "Wrapper.make")
-    assert Named("mylib.ddp", "wrap").package == "mylib"
-    assert Named("torch.nn.parallel", "DistributedDataParallel").package == "torch.nn.parallel"
+    assert Named.of("wrap", Suite, tmp_path) == Named("wrap", "conformance.library.suite", "Suite")
+    assert Named.of("wrap", "mylib.ddp:Wrapper.make", tmp_path) == Named("wrap", "mylib.ddp", "Wrapper.make")
+    assert Named("wrap", "mylib.ddp", "wrap").package == "mylib"
+    assert Named("wrap", "torch.nn.parallel", "DistributedDataParallel").package == "torch.nn.parallel"
 
 
 def test_a_function_without_a_name_is_refused(tmp_path):

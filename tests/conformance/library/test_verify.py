@@ -68,7 +68,7 @@ def test_both_hold_a_wrapper_and_an_optimizer_together(run_library):
         ({"wrap": "mylib:not_written"}, 'mylib.py", line 32, in not_written'),
         (
             {"wrap": "mylib:average"},
-            "get_ddp has the signature get_ddp(wrapped, optimizer); it is called as ",
+            "wrap has the signature wrap(wrapped, optimizer); it is called as wrap(module) (",
         ),
         ({"wrap": "mylib:Missing"}, "module 'mylib' has no attribute 'Missing'"),
         ({"world_size": 1}, "--ddp-world-size=1: a single rank has nothing to synchronise; give 2 or more"),
