@@ -28,10 +28,12 @@ def _run(options: argparse.Namespace) -> int:
         from conformance.reproduction.replay import Replay  # noqa: PLC0415  imports torch, while the servers do too
 
         wanted = Replay.read(options.case)
-        if isinstance(wanted.submission, Library):
+        library = wanted.submission if isinstance(wanted.submission, Library) else None
+        if library:
             launcher.isolation = "none"  # `verify` trusts a library, which may lie anywhere
         with wanted.located() as location, ranks_from(launcher, location) as ranks:
             result = wanted.run(ranks, location)
     said = [f"{wanted.component}: {wanted.check.id}  {result.status}", result.diagnosis, result.message]
-    sys.stdout.write("".join(f"{paragraph}\n" for paragraph in said if paragraph))
+    text = "".join(f"{paragraph}\n" for paragraph in said if paragraph)
+    sys.stdout.write(library.renamed(text) if library else text)
     return PASSED if result.status == "passed" else FAILED

@@ -83,6 +83,7 @@ def held(seed: int, world_size: int) -> Iterator[Held]:
 
 def hold(item: pytest.Item, suite: Suite, component: str, check_id: str, ranks: Held) -> None:
     """Hold a library to one check; end the item as the file of known failures says."""
+    __tracebackhide__ = True  # pytest then shows skips at the call of `verify`
     folder = scripts.folder_of(item)
     try:
         grader = ranks.grader(suite, folder)
@@ -116,6 +117,7 @@ def _remove_script(component: str, check_id: str, folder: Path | None) -> None:
 
 def _end(ruling: Ruling, name: str, again: str) -> None:
     """End an item. A reason to skip has the name of the check, which pytest's summary of skipped tests has not."""
+    __tracebackhide__ = True
     match ruling.kind:
         case "passed":
             return

@@ -60,7 +60,7 @@ def rule(report: CheckReport, known: KnownFailure | None, file: str) -> Ruling:
 
 def of_the_whole(report: CheckReport) -> Ruling:
     """Return how each item of a component ends that cannot be called: no file of known failures helps."""
-    return Ruling("error", "\n\n".join(report.explanation), first_line(report))
+    return Ruling("error", report.message, first_line(report))
 
 
 def first_line(report: CheckReport) -> str:

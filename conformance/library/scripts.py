@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 _CACHED = "conformance"
-NO_FOLDER = "No script: pytest's cache is off. `--conformance-repro=DIR` names a folder for scripts."
+NO_FOLDER = "No script: pytest has no cache folder here. `--conformance-repro=DIR` names a folder for scripts."
 
 
 def folder_of(item: pytest.Item) -> Path | None:
     """Return the folder for scripts of the suite of an item: one for each call of `verify`.
 
-    None if there is no such folder, because pytest's cache is off.
+    None if pytest has no cache folder: it is off, or cannot be made.
     """
     if below := _below(item.config):
         file, root = item.path, item.config.rootpath
@@ -27,7 +27,10 @@ def _below(config: pytest.Config) -> Path | None:
     if given is not None:
         return config.invocation_params.dir / given
     cache: pytest.Cache | None = getattr(config, "cache", None)  # -p no:cacheprovider
-    return cache.mkdir(_CACHED) if cache else None
+    try:
+        return cache.mkdir(_CACHED) if cache else None
+    except OSError:
+        return None
 
 
 def shown(script: str) -> str:

@@ -128,7 +128,8 @@ class Library:
 
     def renamed(self, text: str) -> str:
         """Return a text with the names of adapter functions replaced by those of the arguments of `verify`."""
-        roles = {name: one.role for name, one in self.functions.items() if one}
+        roles = {"on_after_backward": "after_backward"}
+        roles |= {name: one.role for name, one in self.functions.items() if one}
         return re.sub(r"\b\w+\b", lambda word: roles.get(word[0], word[0]), text)
 
     def write(self, folder: Path) -> Location:

@@ -141,7 +141,8 @@ EXTENDED = (
         one_of(draws.with_branch("used_on_rank_0", "used_on_rank_1"), draws.with_branch("one_each"),
             draws.with_branch("used_on_rank_0", "used_on_rank_1", steps=st.integers(1, 2), micro_batches=2)),
         requires=_ACCUMULATES,
-        advice="Even ranks may use one parameter here, and odd ranks another: what any rank has used is used."),
+        advice="Even ranks may use one parameter here, and odd ranks another. A parameter that any rank uses counts as "
+        "used on all ranks."),
     _taking_part("trains[gradient_order_differs]",
         "Gradients that become ready in another order on another rank are not mixed up.",
         draws.with_branch("order_by_rank")),

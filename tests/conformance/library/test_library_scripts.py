@@ -1,18 +1,23 @@
 """The script that a failure under `conformance.verify` leaves behind, and where it is."""
 
+import ast
 import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conformance.components.registry import COMPONENTS
+from conformance.judging.draws import Draws
 from conformance.library import scripts
+from conformance.library.suite import Functions
+from conformance.reproduction.files import flat_text
 from conformance.reproduction.script import Failure, lines_besides_data
-from conformance.reproduction.training_script import flat_text
 from conformance.scenarios.scenario import Scenario
+from conformance.strategies import Bounds
 from conformance.submissions.library import Library, Named
 
 AVERAGED, WAITS = "ddp-gradients_averaged", "ddp-results_are_waited_for"
@@ -86,7 +91,7 @@ def test_a_failure_that_plain_torch_does_not_show_is_replayed(run_library, pytes
     script = pytester.path / "repro" / SUITE / f"{WAITS}.py"
     assert "It is shown by the judge, not by plain torch: a short script has no lines for gated." in script.read_text()
     code, shown = run(script, tmp_path)
-    assert (code, "ddp: results_are_waited_for  failed" in shown) == (1, True), shown
+    assert (code, "ddp: results_are_waited_for  failed" in shown, "`after_backward`" in shown) == (1, True, True), shown
     module = pytester.path / "forgetful.py"
     module.write_text(module.read_text() + "\nfrom mylib import average as forgets\n")
     code, shown = run(script, tmp_path)
@@ -114,13 +119,14 @@ def test_scripts_are_in_the_cache_of_pytest_unless_a_folder_is_named(run_library
     assert sorted(path.name for path in (pytester.path / folder).iterdir()) == [f"{AVERAGED}.json", f"{AVERAGED}.py"]
 
 
-def test_without_a_cache_the_report_says_how_to_get_a_script(run_library, pytester):
-    before = sorted(pytester.path.rglob("*.py"))
-    said = run_library("-k", AVERAGED, after_backward="mylib:summed").stdout.str()
+NO_CACHE = ("-p", "cacheprovider", "-o", "cache_dir=mylib.py", "-W", "ignore::pytest.PytestCacheWarning")
+
+
+@pytest.mark.parametrize("options", [(), NO_CACHE], ids=["off", "a_file_is_in_its_place"])
+def test_without_a_cache_the_report_says_how_to_get_a_script(run_library, pytester, options):
+    said = run_library(*options, "-k", AVERAGED, after_backward="mylib:summed").stdout.str()
     assert f"{scripts.NO_FOLDER}\nTo repeat it: pytest " in said
-    assert sorted(path.name for path in pytester.path.rglob("*.py")) == [
-        *sorted({*(path.name for path in before), "test_mylib.py"})
-    ]
+    assert sorted(path.name for path in pytester.path.rglob("*.py")) == ["mylib.py", "test_mylib.py"]
 
 
 @pytest.mark.parametrize("given", [{}, {"wrap": "mylib:Missing"}, {"wrap": "mylib:average"}])
@@ -145,6 +151,34 @@ def test_a_method_is_imported_with_its_class_and_a_function_that_is_not_given_is
     assert list(Named("wrap", "mylib", "wrap").statements) == ["from mylib import wrap"]
 
 
+@pytest.mark.parametrize(
+    ("component", "call"),
+    [
+        ("ddp", "train(wrap(Model(rank)), [rank], after_backward)"),
+        ("sharded_optimizer", "train(Model(0), [0], sharded)"),
+        ("both", "train(wrap(Model(rank)), [rank], after_backward, make=sharded)"),
+        ("fsdp", "train(wrapped, [rank], full_parameters, after_backward)"),
+        ("engine", "train(engine, Model(rank), [rank])"),
+    ],
+)
+def test_a_script_calls_the_functions_by_their_roles(component, call):
+    roles = ("wrap", "after_backward", "sharded", "fsdp", "full_parameters", "engine")
+    functions = Functions(**{role: f"json:{role}" for role in roles}).adapters(Path(__file__))
+    one = COMPONENTS[component]
+    of_ddp = [each for each in one.contract.alternatives if each.wrapper and each.wrapper.name == "ddp"]
+    one = replace(one, contract=(*of_ddp, one.contract)[0])
+    failure = Failure(source=Library(functions, ()), component=one, check=one.checks[0], message="")
+    texts = [flat_text(failure, drawn, 7)[0] for check in one.checks[:8] for drawn in drawn_of(check)]
+    assert any(call in text for text in texts)
+    for text in texts:
+        ast.parse(text)
+        assert "adapters" not in text
+
+
+def drawn_of(check):
+    return Draws(check.scenarios, check.rules_out, Bounds(2), 1, "secret", 1).all()
+
+
 def test_a_library_survives_the_trip_through_a_case_that_is_saved():
     functions = {"get_ddp": Named("wrap", "mylib", "Wrapped"), "ddp_on_after_backward": None}
     library = Library(functions, ("/a",), ("fairscale",))
@@ -153,8 +187,8 @@ def test_a_library_survives_the_trip_through_a_case_that_is_saved():
 
 def test_messages_call_functions_as_verify_does():
     library = Library({"get_ddp": Named("wrap", "mylib", "Wrapped"), "ddp_on_after_backward": None}, ())
-    said = library.renamed("get_ddp(module) raised, forget_ddp and ddp_on_after_backward did not.")
-    assert said == "wrap(module) raised, forget_ddp and ddp_on_after_backward did not."
+    assert library.renamed("get_ddp(module) raised, forget_ddp did not.") == "wrap(module) raised, forget_ddp did not."
+    assert library.renamed("After `on_after_backward`, ...") == "After `after_backward`, ..."
 
 
 def test_folders_that_every_python_has_are_not_named(tmp_path, monkeypatch):

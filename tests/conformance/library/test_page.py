@@ -36,5 +36,5 @@ def test_the_page_has_every_argument_and_every_claim():
 def test_the_page_has_every_verdict_and_option():
     for kind in get_args(Kind):
         assert f"`{kind}`" in PAGE, kind
-    for option in ("--update-known-failures", "--conformance-summary=FILE"):
+    for option in ("--update-known-failures", "--conformance-repro=DIR", "--conformance-summary=FILE"):
         assert f"`{option}`" in PAGE, option

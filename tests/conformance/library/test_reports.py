@@ -62,8 +62,7 @@ def test_each_outcome_is_ruled_against_the_file_of_known_failures(changes, known
 
 def test_a_component_that_cannot_be_called_is_an_error_in_each_item():
     report = CheckReport("can_be_called", "core", "failed", "It can be called.", message="It takes two arguments.")
-    words = "It takes two arguments.\n\nRequired: It can be called."
-    assert of_the_whole(report) == Ruling("error", words, "It takes two arguments.")
+    assert of_the_whole(report) == Ruling("error", "It takes two arguments.", "It takes two arguments.")
 
 
 def test_an_update_expects_what_is_new_and_accepts_what_is_mended():

@@ -49,7 +49,7 @@ def test_a_regression_in_an_extended_property_fails_and_so_does_one_that_is_mend
 def test_what_is_not_claimed_is_skipped_with_the_claim_as_the_reason(run_library):
     run = run_library("-rs", "-k", "initial_broadcast", claims=Claims(broadcasts="never"))
     assert run.parseoutcomes()["skipped"] == 1
-    run.stdout.fnmatch_lines(["SKIPPED *: ddp initial_broadcast: claimed is broadcasts='never'"])
+    run.stdout.fnmatch_lines(["SKIPPED * test_mylib.py:*: ddp initial_broadcast: claimed is broadcasts='never'"])
 
 
 def test_both_hold_a_wrapper_and_an_optimizer_together(run_library):
@@ -92,7 +92,8 @@ def test_two_suites_in_one_file_have_ranks_of_their_own(run_library, pytester):
 def test_an_exception_on_purpose_is_a_refusal_where_a_property_is_extended(run_library):
     run = run_library("-rs", "-k", "ddp-trains[float64]", wrap="mylib:no_float64")
     assert run.parseoutcomes()["skipped"] == 1
-    run.stdout.fnmatch_lines(["SKIPPED *: ddp trains[[]float64[]]: refused, as it may be: TypeError: no float64"])
+    reason = "ddp trains[[]float64[]]: refused, as it may be: TypeError: no float64"
+    run.stdout.fnmatch_lines([f"SKIPPED * test_mylib.py:*: {reason}"])
 
 
 @pytest.mark.long
