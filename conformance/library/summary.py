@@ -53,9 +53,15 @@ def _suite_lines(items: Sequence[Item]) -> Iterator[str]:
     if not any(item.result.verdict in _RED for item in items):
         yield "Nothing is new against the file of known failures.\n"
     for verdict, title in _SECTIONS.items():
-        yield from _section(title, [(one.name, one.result.text) for one in items if one.result.verdict == verdict])
+        yield from _section(title, [(one.name, _told(one.result)) for one in items if one.result.verdict == verdict])
     narrowed = [(one.name, one.result.left_out) for one in passed if one.result.left_out]
     yield from _section("Passed without the scenarios that are not claimed", narrowed)
+
+
+def _told(result: Result) -> str:
+    """Return why an item ended so; after a new failure, also how to see it."""
+    shows = f" (`python {result.script}`)" if result.verdict == "new" and result.script else ""
+    return f"{result.text}{shows}"
 
 
 def _section(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:

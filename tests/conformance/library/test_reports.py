@@ -92,7 +92,7 @@ def test_the_summary_says_what_is_new_first_and_what_was_not_asked():
             result("a", "passed"),
             result("b", "passed", left_out="claimed is unused='never'"),
             result("c", "known", "known failure: it sends"),
-            result("d", "new", "is off | by <2>"),
+            replace(result("d", "new", "is off | by <2>"), script="repro/d.py"),
             result("e", "mended", "Delete line 3"),
             result("f", "refused", "No."),
             result("g", "unclaimed", "claimed is lossy"),
@@ -109,7 +109,7 @@ def test_the_summary_says_what_is_new_first_and_what_was_not_asked():
         "### Not run: 1",
         "### Passed without the scenarios that are not claimed: 1",
     ]
-    assert "| `ddp d` | is off \\| by &lt;2> |" in text
+    assert "| `ddp d` | is off \\| by &lt;2> (`python repro/d.py`) |" in text
     assert "| `ddp b` | claimed is unused='never' |" in text
 
 
