@@ -11,8 +11,7 @@ _OWN: dict[type[Any], tuple[str, ...]] = {
     layers.Conv: (
         "class SpreadConv2d(nn.Conv2d):  # 2 by 2, of values that are spread out",
         "    def forward(self, x):",
-        "        grid = tensor([[0.5, 1.0], [1.5, 2.0]], dtype=x.dtype)",
-        "        return super().forward(x[:, :, None, None] * grid).flatten(1)",
+        "        return super().forward(x[:, :, None, None] * x.new_tensor([[0.5, 1.0], [1.5, 2.0]])).flatten(1)",
     ),
     layers.Embedding: (
         "class AddedEmbedding(nn.Embedding):  # adds the row that the first value selects",

@@ -20,6 +20,11 @@ from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import ranks_from
 from conformance.judging.run_check import run_check
 from conformance.reproduction import files
+from conformance.reproduction import script as script_text
+from conformance.scenarios.layers import Again, Conv, Linear
+from conformance.scenarios.model_spec import ModelSpec
+from conformance.scenarios.scenario import Scenario
+from conformance.submissions.library import Library, Named
 from conformance.submissions.location import locate
 
 REPLAYS = "from conformance.cli import main"
@@ -140,6 +145,28 @@ def test_a_flat_script_tells_a_bug_from_right_code(bug, script_of, submit):
     assert (code, "expected" in shown) == (1, True), shown
     submit(**right(bug.component))
     assert run_in_a_fork(script) == (0, "nothing differs\n")
+
+
+TWICE = ModelSpec(layers=(Linear(1, bias=False), Again(0)), recomputed=True, reentrant=True)
+OF_ANY_USE = {
+    "another_dtype": Scenario(converted="float64"),
+    "another_layout": Scenario(model=ModelSpec(layers=(Linear(2), Conv(2))), converted="channels_last"),
+    "past_the_wrapper": Scenario(unwrapped=True),
+    "reentrant_checkpoints": Scenario(model=TWICE),
+}
+
+
+@pytest.mark.parametrize("scenario", OF_ANY_USE.values(), ids=OF_ANY_USE)
+def test_a_flat_script_tells_torchs_ddp_from_right_code_where_the_model_is_used_otherwise(scenario, tmp_path):
+    script, wrap = tmp_path / "script.py", Named("wrap", "torch.nn.parallel", "DistributedDataParallel")
+    sources = {"naive_ddp": locate("examples/correct"), "ddp": Library({"get_ddp": wrap}, ())}
+    for code, (component, source) in enumerate(sources.items()):
+        one = COMPONENTS[component]
+        failure = script_text.Failure(source=source, component=one, check=one.checks[0], message="")
+        text, why = files.flat_text(failure, scenario, 7)
+        assert not why
+        script.write_text(text)
+        assert run_in_a_fork(script)[0] == code
 
 
 @pytest.mark.parametrize(
