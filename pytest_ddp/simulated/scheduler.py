@@ -16,6 +16,7 @@ from pytest_ddp.simulated.problems import Problem, RankStopped
 from pytest_ddp.simulated.schedule import Option, Recorded, Schedule
 
 _FEW_RANKS = 64
+_LOOK_AGAIN_SECONDS = 0.5
 _STACK_OF_FEW = 8 << 20
 _STACK_OF_MANY = 512 << 10
 
@@ -46,6 +47,8 @@ class Rank:
         self.guard: Any = None
         self._turn = threading.Lock()
         self._turn.acquire()
+        # Gives this rank the baton. No line of Python: Ctrl-C comes before it or after it.
+        self.resume: Callable[[], None] = self._turn.release
         self.thread = threading.Thread(target=self._run, name=f"rank {number}", daemon=True)
 
     def _run(self) -> None:
@@ -63,10 +66,6 @@ class Rank:
     def pause(self) -> None:
         """Wait for the baton."""
         self._turn.acquire()
-
-    def resume(self) -> None:
-        """Give this rank the baton."""
-        self._turn.release()
 
     def option(self) -> Option:
         """Describe that this rank goes on."""
@@ -155,16 +154,30 @@ class Scheduler:
         self._left = len(self.ranks)
         self._ready = deque(reversed(self.ranks) if backwards else self.ranks)
         self._all_over.acquire()
-        self._pass_on(None)
         try:
-            self._all_over.acquire()
+            self._pass_on(None)
+            self._wait()
         except BaseException:  # Ctrl-C
-            self.stopping = True
-            self._raise_in_current_rank()
-            self._all_over.acquire()
+            if self.current or self._left < len(self.ranks):  # the first rank has begun
+                self._stop()
             raise
         finally:
             self._all_over.release()
+
+    def _wait(self) -> None:
+        """Wait until all ranks are over. A signal that comes just before the lock is acquired does not end that."""
+        while not self._all_over.acquire(timeout=_LOOK_AGAIN_SECONDS):
+            pass
+
+    def _stop(self) -> None:
+        """End all ranks, however often Ctrl-C is pressed."""
+        while True:
+            self.stopping = True
+            self._raise_in_current_rank()
+            try:
+                return self._wait()
+            except BaseException:  # noqa: BLE001,S112  what came first is raised
+                continue
 
     def _raise_in_current_rank(self) -> None:
         """Raise RankStopped in the rank that runs, at its next line of Python."""

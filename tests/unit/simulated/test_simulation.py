@@ -153,9 +153,12 @@ def test_asking_for_ever_whether_an_operation_is_complete_is_a_deadlock():
     assert "asks again and again whether all_reduce #1 float32[1] at" in problem.text
 
 
-def test_ctrl_c_ends_the_ranks():
+@pytest.mark.parametrize("presses", [0, 1])
+def test_ctrl_c_ends_the_ranks(presses):
+    """Rank 0 presses it while the main thread is about to wait, rank 1 later."""
+
     def compute():
-        if dist.get_rank() == 1:
+        if dist.get_rank() == presses:
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             while True:
                 time.sleep(0.001)
