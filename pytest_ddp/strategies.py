@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from pytest_ddp.planning.faults import Corrupt, Crash, Delay, Fault, Partition
 from pytest_ddp.schedule_text import format_schedule
 
-_NEAR, _FAR = (12, 3), (400, 64)  # decisions that follow the default, and the largest option
+# Decisions that follow the default, and the largest option. Tests of few decisions need many deviations that are close
+# to one another.
+_DEVIATIONS = ((2, 3), (12, 3), (400, 64))
 
 
 class Choices(tuple[int, ...]):
@@ -32,7 +34,7 @@ def schedules(max_deviations: int = 20) -> st.SearchStrategy[Choices]:
 
     A schedule differs from the default one in at most `max_deviations` decisions. It shrinks to fewer of them.
     """
-    deviations = (st.tuples(st.integers(0, gap), st.integers(1, option)) for gap, option in (_NEAR, _FAR))
+    deviations = (st.tuples(st.integers(0, gap), st.integers(1, option)) for gap, option in _DEVIATIONS)
     return st.lists(st.one_of(*deviations), max_size=max_deviations).map(_choices)
 
 
