@@ -9,8 +9,8 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BufferedIOBase
 from pathlib import Path
@@ -32,7 +32,7 @@ _ENVIRONMENT = {**ONE_THREAD, "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": ""}
 
 
 @dataclass
-class _Warm:
+class WarmProcess:
     """The process that forks graders, and the socket through which it is asked for them."""
 
     process: "subprocess.Popen[bytes]"
@@ -62,28 +62,20 @@ class _Warm:
         self.process.wait()
 
 
-_ahead: list[_Warm] = []
-
-
-@contextmanager
-def begun_ahead(*, small: bool) -> Iterator[None]:
-    """Begin to start the process that the first `Graders` in the block use; end it if there were none."""
-    _ahead.append(_Warm.started(small=small))
-    try:
-        yield
-    finally:
-        while _ahead:
-            _ahead.pop().close()
-
-
 @dataclass
 class Graders:
-    """Forks graders from one process (see `warm_grader`); use as a context manager."""
+    """Forks graders from one process (see `warm_grader`); use as a context manager.
+
+    Attributes:
+        grading: how submissions are graded.
+        small: whether memory is scarce.
+        warm: the process, if it has been started already; it is ended with this.
+    """
 
     grading: "Grading"
-    small: bool = False  # whether memory is scarce
+    small: bool = False
+    warm: WarmProcess | None = None
     _lock: Lock = field(default_factory=Lock)
-    _warm: _Warm | None = None
 
     def __enter__(self) -> Self:
         self._begin()
@@ -141,21 +133,21 @@ class Graders:
     def _hold_alive(self) -> None:
         """Raise LaunchError if the process has failed; one that was killed is replaced at the next request."""
         with suppress(subprocess.TimeoutExpired):
-            if self._warm and self._warm.process.wait(EXIT_SECONDS) > 0:
+            if self.warm and self.warm.process.wait(EXIT_SECONDS) > 0:
                 raise LaunchError("the process that forks graders has failed; its error is printed above")
 
     def _ask(self, request: bytes, fds: Sequence[int]) -> None:
         """Send a request; a process that has ended is replaced."""
         with self._lock:
-            warm = self._warm or self._begin()
+            warm = self.warm or self._begin()
             try:
                 socket.send_fds(warm.control, [request], fds)
             except OSError:
                 self._close()
                 socket.send_fds(self._begin().control, [request], fds)
 
-    def _begin(self) -> _Warm:
-        self._warm = warm = _ahead.pop() if _ahead else _Warm.started(small=self.small)
+    def _begin(self) -> WarmProcess:
+        self.warm = warm = self.warm or WarmProcess.started(small=self.small)
         asked = ("seed", "world_size", "components", "examples", "core")
         plain = {name: getattr(self.grading, name) for name in asked}
         with suppress(OSError):  # it has ended: the first request says so
@@ -164,7 +156,7 @@ class Graders:
 
     def _close(self) -> None:
         """End the process, and with it its graders."""
-        warm, self._warm = self._warm, None
+        warm, self.warm = self.warm, None
         if warm:
             warm.close()
 

@@ -8,7 +8,7 @@ from threading import Event
 from typing import Self
 
 from conformance.batch.executor import Job, Outcome, grade_command
-from conformance.batch.graders import Graders
+from conformance.batch.graders import Graders, WarmProcess
 from conformance.batch.record import Record
 from conformance.grading.grade import Grading
 from pytest_ddp.errors import UsageError
@@ -22,10 +22,19 @@ class LocalExecutor:
         jobs: how many run at the same time.
         began: is called when a job begins, from its thread.
         small: whether memory is scarce.
+        warm: the process that forks graders, if it has been started already.
     """
 
-    def __init__(self, grading: Grading, jobs: int, began: Callable[[Record], None], *, small: bool = False) -> None:
-        self._graders = Graders(grading, small=small)
+    def __init__(
+        self,
+        grading: Grading,
+        jobs: int,
+        began: Callable[[Record], None],
+        *,
+        small: bool = False,
+        warm: WarmProcess | None = None,
+    ) -> None:
+        self._graders = Graders(grading, small=small, warm=warm)
         self._threads = ThreadPoolExecutor(jobs)
         self._began = began
         self._stop = Event()

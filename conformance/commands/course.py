@@ -2,12 +2,12 @@
 
 import argparse
 import sys
-from contextlib import nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.batch.entries import entries, left_out
-from conformance.batch.graders import begun_ahead
+from conformance.batch.graders import WarmProcess
 from conformance.batch.progress import course_progress
 from conformance.batch.results import require_new
 from conformance.commands.options import positive, rubric_of, world_size
@@ -72,22 +72,23 @@ def grade_submissions(options: argparse.Namespace) -> int:
     require_new(options.out, resume=bool(options.resume))
     if options.roster is None and (others := left_out(Path(options.paths[0]), options.out)):
         sys.stderr.write(f"conformance: left out, since no folder, archive or .py file: {', '.join(others)}\n")
-    on_this_machine = options.executor != "ray"
-    with begun_ahead(small=options.small) if on_this_machine else nullcontext():  # while this process imports torch
-        return _grade_found(options, found)
+    if options.executor == "ray":
+        return _grade_found(options, found, None)
+    with closing(WarmProcess.started(small=options.small)) as warm:  # it starts while this process imports torch
+        return _grade_found(options, found, warm)
 
 
-def _grade_found(options: argparse.Namespace, found: "list[Entry]") -> int:
+def _grade_found(options: argparse.Namespace, found: "list[Entry]", warm: WarmProcess | None) -> int:
     from conformance.batch.course import Course, grade_course  # noqa: PLC0415  imports torch with the components
     from conformance.grading.grade import hold_required  # noqa: PLC0415  as above
 
     limit = _LIMIT if options.limit is None else positive("--limit", options.limit)
     course = Course(found, options.out, _grading(options), tuple(_passed_on(options)), limit)
-    if options.isolation == "require" and options.executor != "ray":
+    if options.isolation == "require" and warm:
         with fork_servers("require", small=options.small) as launcher:
             hold_required(launcher)
     with course_progress() as progress:
-        submissions = grade_course(course, _executor(options, course.grading, progress), progress)
+        submissions = grade_course(course, _executor(options, course.grading, progress, warm), progress)
     show_course(submissions, options.out)
     return PASSED
 
@@ -101,7 +102,9 @@ def show_course(submissions: "Sequence[Graded]", out: Path) -> None:
     sys.stdout.write(f"{out / 'gradebook.csv'}\n{out / 'class.html'}\n")
 
 
-def _executor(options: argparse.Namespace, grading: "Grading", progress: "CourseProgress") -> "BatchExecutor":
+def _executor(
+    options: argparse.Namespace, grading: "Grading", progress: "CourseProgress", warm: WarmProcess | None
+) -> "BatchExecutor":
     """Return what runs the graders."""
     jobs = None if options.jobs is None else positive("--jobs", options.jobs)
     if options.executor == "ray":
@@ -113,7 +116,7 @@ def _executor(options: argparse.Namespace, grading: "Grading", progress: "Course
         raise UsageError(f"--{given[0].replace('_', '-')} is for --executor ray")
     from conformance.batch.local_executor import LocalExecutor  # noqa: PLC0415  imports torch with the components
 
-    return LocalExecutor(grading, jobs or 1, progress.began, small=options.small)
+    return LocalExecutor(grading, jobs or 1, progress.began, small=options.small, warm=warm)
 
 
 def _grading(options: argparse.Namespace) -> "Grading":

@@ -128,7 +128,7 @@ def test_the_limit_counts_from_when_the_grader_is_forked(tmp_path, monkeypatch):
     monkeypatch.setattr(graders, "EXIT_SECONDS", 0.1)
     found = Graders(Grading(1, 2, (COMPONENT,), 1))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    found._warm = SimpleNamespace(control=ours)
+    found.warm = SimpleNamespace(control=ours)
     with ours, theirs:
         run = found.run([], tmp_path / "log.txt", tmp_path / "tmp", 0.2)
         assert [next(run) for _ in range(5)] == [False] * 5
