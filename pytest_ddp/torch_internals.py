@@ -164,12 +164,22 @@ def world_of_each_thread() -> Iterator[None]:
     threaded = importlib.import_module("torch.testing._internal.distributed.multi_threaded_pg")
     world = distributed_c10d._world
     distributed_c10d._world = threaded.ThreadLocalWorld()
+    if not hasattr(distributed_c10d._world, "comms"):  # torch 2.11: it is asked for when groups are destroyed
+        distributed_c10d._world.comms = []
     _C._distributed_c10d._set_thread_isolation_mode(True)
     try:
         yield
     finally:
         _C._distributed_c10d._set_thread_isolation_mode(False)
         distributed_c10d._world = world
+
+
+def keep_device_guard() -> None:
+    """Let this thread make what fake tensors use instead of GPUs where there are none.
+
+    The thread that needs it first makes it. In torch 2.11 it is gone when that thread ends, and the next use crashes.
+    """
+    _C._ensureCUDADeviceGuardSet()
 
 
 def share_ranks(group: ProcessGroup, ranks: dict[int, int]) -> None:

@@ -27,6 +27,7 @@ from pytest_ddp.torch_internals import (
     dispatch_flags_kept,
     engine,
     forget_groups,
+    keep_device_guard,
     prefix_stores,
     register_python_backend,
     set_engine,
@@ -87,6 +88,7 @@ class SimulatedWorld:
         with ExitStack() as process:
             self._state = process.enter_context(ProcessState.kept(size))
             process.enter_context(world_of_each_thread())
+            keep_device_guard()
             process.enter_context(_fewer_objects_for_gc())
             process.enter_context(prefix_stores(SimulatedStore.with_prefix))
             process.enter_context(dispatch_flags_kept())

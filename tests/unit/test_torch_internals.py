@@ -179,6 +179,24 @@ def world_of_each_thread(group):
 forget_groups = world_of_each_thread
 
 
+FAKES_IN_THREADS = """
+import threading
+from torch._subclasses.fake_tensor import FakeTensorMode
+from pytest_ddp.torch_internals import keep_device_guard
+keep_device_guard()
+for _ in range(2):
+    thread = threading.Thread(target=FakeTensorMode().__enter__)
+    thread.start()
+    thread.join()
+"""
+
+
+def keep_device_guard():
+    """torch._C._ensureCUDADeviceGuardSet: DTensors of a second simulated world crash torch 2.11 where no GPU is."""
+    done = subprocess.run([sys.executable, "-c", FAKES_IN_THREADS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def share_ranks(group):
     """distributed_c10d._world.pg_group_ranks: 4,096 simulated ranks need 0.6 GB more."""
     internals.share_ranks(group, ranks := {0: 0})

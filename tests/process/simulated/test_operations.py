@@ -12,6 +12,7 @@ from pytest_ddp.simulated import simulate
 
 CALLS = {**OPERATIONS, **TRAININGS}
 NAMED_BY_BACKEND = {"split_group"}  # returns the name of its backend
+REFUSED = "RuntimeError:"  # a result begins so where gloo, of some versions of torch, does not have the operation
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +29,19 @@ def real(ranks):
 @pytest.mark.parametrize("name", CALLS)
 def test_results_are_equal_to_the_last_bit(real, name):
     run = simulate(lambda: tried(CALLS[name]), 2)
+    if "only implemented for GLOO" in str(run.errors):
+        pytest.skip("this torch asks for the backend's name")
     run.raise_problem()
     expected = [rank[name][0] for rank in real]
-    if name in NAMED_BY_BACKEND:
+    if refused(expected) and not refused(run.results):
+        pytest.skip("gloo of this torch does not have it; simulated ranks do")
+    if name in NAMED_BY_BACKEND and not refused(expected):
         expected = [[tensor, "sim", size] for tensor, _, size in expected]
     assert run.results == expected
+
+
+def refused(results):
+    return all(str(result).startswith(REFUSED) for result in results)
 
 
 def test_no_training_is_trivial(real):
