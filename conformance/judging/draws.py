@@ -131,8 +131,9 @@ class Draws:
     def claimed(self, drawn: Scenario) -> Scenario | None:
         """Return a scenario without what is spared; None if a part of it is not claimed."""
         eased = self._eased(drawn)
-        claimed = isinstance(eased, Scenario) and not self.claims.unclaimed(eased, optimizer=self.optimizer)
-        return eased if claimed and isinstance(eased, Scenario) else None
+        if not isinstance(eased, Scenario) or self.claims.unclaimed(eased, optimizer=self.optimizer):
+            return None
+        return eased
 
     def _eased(self, drawn: Drawn) -> Drawn:
         return self.claims.eased(self.spared.eased(drawn), exact=self.exact, optimizer=self.optimizer)

@@ -183,7 +183,7 @@ class _Run:
         for name, (lr, decay) in self._rates().items():
             before, parameter = self.trajectory.starts[step][name], self.named[name]
             if lr:
-                moved = scale_of([after[name].double() - before.double()])
+                moved = scale_of([wide(after[name]) - wide(before)])
                 self.largest_move[name] = max(self.largest_move.get(name, 0.0), moved / lr)
             size = scale_of([before, after[name]])
             update = lr * (self.largest_move.get(name, 0.0) + decay * size)

@@ -14,6 +14,8 @@ from conformance.components.registry import COMPONENTS
 from conformance.oracle.remembered import right_training
 from conformance.oracle.training import train
 from conformance.scenarios.drawn import drawn_from_json
+from conformance.scenarios.layers import Linear, Magnitude
+from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import Scenario
 from conformance.strategies import Bounds
 from conformance.strategies.building_blocks import parts
@@ -50,6 +52,11 @@ def test_a_scenario_survives_json(scenario):
 def test_every_scenario_can_be_trained_in_one_process(scenario):
     trained = train(scenario, draw_inputs(scenario, data_seed("secret", scenario)))
     assert len(trained.parameters) == len(trained.gradients) == scenario.steps
+
+
+def test_the_limit_of_a_complex_weight_counts_its_imaginary_part():
+    scenario = Scenario(model=ModelSpec(2, (Linear(2), Magnitude(), Linear(1)))).in_float32
+    train(scenario, draw_inputs(scenario, seed=1))  # without a warning of torch, which would fail here
 
 
 @quick
