@@ -11,7 +11,7 @@ import pytest
 from conformance import Claims, verify
 from conformance.library.ruling import Kind
 
-PAGE = (Path(__file__).parents[3] / "docs" / "library.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[4] / "docs" / "library.md").read_text(encoding="utf-8")
 
 
 def test_the_example_is_collected_with_the_known_failures_that_the_page_shows(pytester):
