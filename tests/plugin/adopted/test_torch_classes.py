@@ -1,7 +1,8 @@
 """Classes that were written for torch's harnesses run on warm ranks, unchanged, by the line `ddp_adopt = ...`."""
 
 import pytest
-import torch.testing._internal.common_distributed  # pytester forgets what an inner run imports
+import torch
+import torch.testing._internal.common_distributed as harnesses  # pytester forgets what an inner run imports
 
 HEAD = """
 import os, sys, tempfile, unittest
@@ -23,6 +24,9 @@ def total():
     dist.all_reduce(ones)
     return ones.item()
 """
+# Versions of torch word these differently.
+NO_GPUS = next(skip.message for skip in harnesses.TEST_SKIPS.values() if skip.exit_code == 80)
+NO_WORLD = harnesses.requires_world_size(7)(lambda: None).__unittest_skip_why__
 NAMES = "MultiProcessTestCase, MultiThreadedTestCase MultiProcContinuousTest"
 
 
@@ -127,8 +131,8 @@ def test_skips_keep_their_reasons(adopt):
         "-rs",
     )
     result.assert_outcomes(skipped=6)
-    reasons = ["Need at least 3 * devices", "Skipped due to small world size.", "not on Saturdays"]
-    reasons += ["Test skipped because no GPU peer access", "never", "requires 7 *, found *"]
+    reasons = [NO_GPUS, "Skipped due to small world size.", "not on Saturdays"]
+    reasons += ["Test skipped because no GPU peer access", "never", NO_WORLD]
     for reason in reasons:
         result.stdout.fnmatch_lines(f"SKIPPED*{reason}*")
 
@@ -147,7 +151,7 @@ def test_a_plain_distributed_test_may_use_the_decorators_of_torch(adopt):
         "-rs",
     )
     result.assert_outcomes(skipped=1, failed=1)
-    result.stdout.fnmatch_lines("SKIPPED*Need at least 3 * devices")
+    result.stdout.fnmatch_lines(f"SKIPPED*{NO_GPUS}")
     result.stdout.fnmatch_lines("*raised SystemExit: 3")
 
 
@@ -287,7 +291,7 @@ def test_a_continuous_test_has_a_fresh_group_each_time(adopt):
     )
     result.assert_outcomes(passed=3, skipped=1, failed=1)
     result.stdout.fnmatch_lines("rank 1 of 2 * raised AssertionError*")
-    result.stdout.fnmatch_lines("SKIPPED*Need at least 3 * devices")
+    result.stdout.fnmatch_lines(f"SKIPPED*{NO_GPUS}")
 
 
 def test_a_continuous_class_on_devices_that_are_not_there_is_skipped(adopt):
@@ -378,7 +382,7 @@ def test_torchs_own_tests_run_from_the_installed_package(pytester):
                 self._spawn_processes()
     """)
     result = pytester.runpytest_subprocess("-k", "get_rank or reduce_max or dump_DDP or SyncBatchNorm_half", "-Wignore")
-    result.assert_outcomes(passed=6, skipped=1, deselected=278)
+    result.assert_outcomes(passed=6, skipped=1)  # of others, each version of torch has another number
 
 
 def test_a_world_size_that_cannot_be_read_concerns_its_own_test_alone(adopt):
