@@ -207,7 +207,8 @@ def describe_outcome(outcome: Outcome, *, several: bool = False) -> str:
             return _death(outcome, was, it) + _last_operation(outcome, it)
         case TimedOut():
             state = "stopped by a signal" if outcome.halted else "running"
-            return f"{was} still {state} at {its} deadline of {outcome.timeout:g} s" + _last_operation(outcome, it)
+            seconds = f"{round(outcome.timeout, 1):g} s"
+            return f"{was} still {state} at {its} deadline of {seconds}" + _last_operation(outcome, it)
         case Stopped():
             if outcome.because == SIMULATION_ENDED:
                 return f"{was} stopped"

@@ -95,6 +95,7 @@ def test_without_a_failure_there_is_no_cause():
         (Died(rank=0, exit_code=3), "exited with code 3 before it finished; it entered no collective"),
         (Died(rank=0), "ended in an unknown way; it entered no collective"),
         (TimedOut(rank=0, timeout=2.5), "was still running at its deadline of 2.5 s; it entered no collective"),
+        (TimedOut(rank=0, timeout=30.0727), "was still running at its deadline of 30.1 s; it entered no collective"),
         (
             STOPPED,
             "was still running when another rank failed, and was stopped; last collective entered: all_reduce #1",
