@@ -99,7 +99,7 @@ def main() -> None:
         (place / "adapters.py").write_text(f"{ADAPTERS}# {number}\n", encoding="utf-8")
     grading = Grading(seed=1, world_size=2, components=COMPONENTS, examples=10)
     parts = [graded_part(grading, way) for way in range(WAYS)]
-    course = Course(entries(folder / "handed_in"), folder / "out", grading, (), 600)
+    course = Course(entries(folder / "handed_in"), folder / "out", grading, (), (), 600)
     seconds = []
     for _ in range(2):
         began = time.process_time()

@@ -2,13 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
 
+import conformance
+import pytest_ddp
 from conformance.batch.entries import Entry
 from conformance.batch.executor import BatchExecutor, Job, Outcome
 from conformance.batch.gradebook import Graded
 from conformance.batch.progress import CourseProgress
+from conformance.batch.record import PACKAGES
 from conformance.batch.results import Results
 from conformance.grading.grade import Grading, planned
 from pytest_ddp.errors import UsageError
@@ -25,7 +30,8 @@ class Course:
         entries: its submissions.
         out: the folder of results: one folder for each submission, `gradebook.csv` and `class.html`.
         grading: how each of them is graded.
-        options: what says the same to `pytest-ddp-grade`, but for seed, components and rubric.
+        options: what says the same to `pytest-ddp-grade`, but for seed, components, rubric and packages.
+        packages: what `--with` names.
         limit: the seconds that one run for a submission may take.
     """
 
@@ -33,6 +39,7 @@ class Course:
     out: Path
     grading: Grading
     options: tuple[str, ...]
+    packages: tuple[str, ...]
     limit: float
 
     @property
@@ -49,8 +56,11 @@ class Course:
         return {
             "its content": entry.digest(),
             "the seed": str(self.grading.seed),
-            "the version of pytest-ddp": version("pytest-ddp"),
+            "the version of pytest-ddp": _version(),
+            "the version of torch": version("torch"),
+            "the version of Python": python_version(),
             "the options": " ".join(self.options),
+            PACKAGES: " ".join(self.packages),
         }
 
 
@@ -76,6 +86,14 @@ def grade_course(course: Course, executor: BatchExecutor, progress: CourseProgre
         return course.results.write(course.grading.rubric)
 
 
+@cache
+def _version() -> str:
+    """Return the version, with a digest of the code: a clone that follows the development keeps its number for long."""
+    folders = (Path(*package.__path__) for package in (conformance, pytest_ddp))
+    digests = (Entry(folder.name, folder).digest()[:12] for folder in folders)
+    return " ".join([version("pytest-ddp"), *digests])
+
+
 def _prepare(course: Course, entry: Entry, again: dict[str, list[str]]) -> bool:
     """Begin the record of a submission, or find that of an earlier grade; return whether something is left to do.
 
@@ -99,6 +117,7 @@ def _job(course: Course, entry: Entry, number: int = 1) -> Job:
     record = course.results.record(entry.name)
     components = record.ungraded()
     arguments = ("--components", ",".join(components), "--seed", str(course.grading.seed), *course.options)
+    arguments += tuple(word for name in course.packages for word in ("--with", name))
     return Job(entry, record, components, arguments, course.limit, number)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
+from shutil import copyfile
 
 from conformance.batch.archives import ARCHIVES, unpacked
 from conformance.batch.folders import content_files, remove_tree
@@ -27,17 +28,21 @@ class Entry:
     path: Path
 
     def folder(self, place: Path) -> Path:
-        """Return what to grade; an archive is unpacked in the folder `place`. Raise UsageError if it must not be."""
+        """Return what to grade, in the folder `place` if it is no folder: nothing beside a file belongs to it.
+
+        Raises:
+            UsageError: it is not there, or of no kind that can be graded, or an archive must not be unpacked.
+        """
         if not self.path.exists():
             raise UsageError(f"{self.path} is not there")
         archive = self._archive()
         if archive is None and self.path.is_file() and self.path.suffix != ".py":
             raise UsageError(f"{self.path.name} is neither a folder nor a {', '.join(ARCHIVES)} or .py file")
-        if archive is None:
+        if self.path.is_dir() and not archive:
             return self.path
         remove_tree(place)
         place.mkdir(parents=True)
-        return unpacked(archive, place)
+        return unpacked(archive, place) if archive else Path(copyfile(self.path, place / self.path.name))
 
     def _archive(self) -> Path | None:
         """Return the archive that this is, or the only one in its folder: so course systems export uploads."""

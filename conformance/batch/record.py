@@ -6,7 +6,7 @@ is graded. The report is made of all parts.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from conformance.grading.report import NONE_DEFINED, ComponentReport, Report
 from conformance.grading.rubric import Rubric, for_students, regraded
 from pytest_ddp.errors import UsageError
 
+PACKAGES = "the packages of --with"  # in a key: only what lacks something depends on them
 _NOT_GRADED = "not_graded"
 
 
@@ -36,19 +37,22 @@ class Record:
     folder: Path
     components: tuple[str, ...]
 
-    def begin(self, key: Mapping[str, str], limit: float = math.inf) -> list[str]:
+    def begin(self, key: dict[str, str], limit: float = math.inf) -> list[str]:
         """Forget what was found under another key, and a limit that was lower; return what of the key has changed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_tree(self.temporary)
         known = self.folder / "key.json"
         before = read_json(known)
-        if before != key:
+        changed = [name for name in before | key if before.get(name) != key.get(name)]
+        forgotten = bool(changed) and (changed != [PACKAGES] or self._lacks_something())
+        if forgotten:
             for file in (*self.folder.glob("part-*.json"), self._settled):
                 file.unlink(missing_ok=True)
-            replace_text(known, json.dumps(key, indent=1))
         elif read_json(self._settled).get("limit", math.inf) < limit:
             self._settled.unlink()
-        return [name for name in key if name in before and before[name] != key[name]]
+        if changed:
+            replace_text(known, json.dumps(key, indent=1))
+        return [name for name in changed if forgotten and name in before]
 
     def plan(self, planned: Report) -> None:
         """Note which components are to be graded, unless all of them are known."""
@@ -124,6 +128,13 @@ class Record:
     @property
     def _settled(self) -> Path:
         return self.folder / "settled.json"
+
+    def _lacks_something(self) -> bool:
+        """Whether the machine lacked something that was needed to grade it."""
+        report = self.report()
+        if report is None or report.not_graded_because:
+            return True
+        return any(one.status == "not_gradable" for one in report.components)
 
     def _asked(self, report: Report) -> tuple[ComponentReport, ...]:
         known = {one.name: one for one in report.components}

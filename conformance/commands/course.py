@@ -10,11 +10,11 @@ from conformance.batch.entries import entries, left_out
 from conformance.batch.graders import WarmProcess
 from conformance.batch.progress import course_progress
 from conformance.batch.results import require_new
-from conformance.commands.options import positive, rubric_of, world_size
-from conformance.commands.student import course_of
+from conformance.commands.options import components, positive, rubric_of, world_size
 from conformance.execution.fork_servers import fork_servers
 from conformance.grading.formats import FORMATS
 from conformance.grading.report import PASSED
+from conformance.grading.rubric import assigned
 from pytest_ddp.errors import UsageError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _grade_found(options: argparse.Namespace, found: "list[Entry]", warm: WarmPr
     from conformance.grading.grade import hold_required  # noqa: PLC0415  as above
 
     limit = _LIMIT if options.limit is None else positive("--limit", options.limit)
-    course = Course(found, options.out, _grading(options), tuple(_passed_on(options)), limit)
+    course = Course(found, options.out, _grading(options), tuple(_passed_on(options)), tuple(options.packages), limit)
     if options.isolation == "require" and warm:
         with fork_servers("require", small=options.small) as launcher:
             hold_required(launcher)
@@ -126,23 +126,22 @@ def _grading(options: argparse.Namespace) -> "Grading":
     return Grading(
         options.seed,
         world_size(options),
-        course_of(options, rubric),
+        components(options, rubric) or assigned(),
         positive("--max-examples", options.max_examples),
         from_scratch=options.from_scratch,
         core=bool(options.core) or options.small,
         libraries=tuple(options.library),
         import_seconds=positive("--import-seconds", options.import_seconds),
         rubric=rubric,
+        simulate=options.simulate,
     )
 
 
 def _passed_on(options: argparse.Namespace) -> list[str]:
-    """Return the options that the grade of each submission gets."""
+    """Return the options that the grade of each submission gets, but for `--with`."""
     passed_on = ["--world-size", str(world_size(options)), "--max-examples", str(options.max_examples)]
     passed_on += ["--import-seconds", str(options.import_seconds)]
     passed_on += ["--isolation", options.isolation]
     passed_on += ["--core"] * bool(options.core) + ["--small"] * options.small
-    passed_on += ["--from-scratch"] * options.from_scratch
-    for option, values in (("--library", options.library), ("--with", options.packages)):
-        passed_on += [word for value in values for word in (option, value)]
-    return passed_on
+    passed_on += ["--from-scratch"] * options.from_scratch + ["--simulate"] * options.simulate
+    return passed_on + [word for name in options.library for word in ("--library", name)]

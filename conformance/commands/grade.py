@@ -32,6 +32,7 @@ from conformance.grading.formats.report_file import ReportFile
 from conformance.grading.formats.student import StudentReport
 from conformance.grading.progress import progress
 from conformance.grading.report import MAX_EXAMPLES, WORLD_SIZE
+from conformance.grading.rubric import assigned
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
@@ -50,7 +51,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     about = "folder, .py file or module with adapter functions (the current folder, graded as a student's own)"
     add("paths", nargs="*", metavar="PATH", help=about)
     add("--world-size", type=int, metavar="N", help=f"ranks in the largest world ({WORLD_SIZE})")
-    add("--components", metavar="A,B", help="names of the components to grade (all)")
+    about = "names of the components to grade (those that the rubric names; else all, in the current folder but `both`)"
+    add("--components", metavar="A,B", help=about)
     add_report_options(grade)
     add("--seed", type=int, metavar="S", help="the seed of an earlier grade, to repeat it (random)")
     add("--max-examples", type=int, default=MAX_EXAMPLES, metavar="N", help="scenarios per check (%(default)s)")
@@ -137,18 +139,15 @@ def _check(options: argparse.Namespace, *, anything_written: bool = False) -> No
 
 
 def _grading(options: argparse.Namespace) -> "Grading":
-    from conformance.grading.grade import Grading  # noqa: PLC0415  imports torch
+    from conformance.components.registry import BY_DEFAULT  # noqa: PLC0415  imports torch
+    from conformance.grading.grade import Grading  # noqa: PLC0415  as above
 
     rubric = rubric_of(options)
-    if student.is_student(options):
-        asked = student.course_of(options, rubric)
-        named = student.named(asked)
-    else:
-        asked, named = components(options.components), options.components is not None
+    asked = components(options, rubric)
     return Grading(
         secrets.randbits(_SEED_BITS) if options.seed is None else options.seed,
         world_size(options),
-        asked,
+        asked or (assigned() if student.is_student(options) else BY_DEFAULT),
         options.max_examples,
         options.repro_dir or _SCRIPTS,
         options.from_scratch,
@@ -156,7 +155,7 @@ def _grading(options: argparse.Namespace) -> "Grading":
         tuple(options.library),
         options.import_seconds,
         rubric,
-        named,
+        asked not in {(), assigned()},
         simulate=options.simulate,
     )
 

@@ -31,7 +31,7 @@ def add_with(command: argparse.ArgumentParser) -> None:
 
 def add_isolation(command: argparse.ArgumentParser) -> None:
     """Add `--isolation`."""
-    about = "whether ranks run in a sandbox: if this machine allows it, or else not at all, or never (%(default)s)"
+    about = "auto: in a sandbox, if this machine allows it; require: not without one; none: without one (%(default)s)"
     command.add_argument("--isolation", choices=ISOLATIONS, default=ISOLATIONS[0], help=about)
 
 
@@ -45,13 +45,17 @@ def rubric_of(options: argparse.Namespace) -> Rubric:
     return read_rubric(options.rubric) if options.rubric else NO_RUBRIC
 
 
-def components(names: str | None) -> tuple[str, ...]:
-    """Return the components that `--components` names, or those of assignments. Raise UsageError if there is none."""
-    from conformance.components.registry import BY_DEFAULT, COMPONENTS  # noqa: PLC0415  imports torch
+def components(options: argparse.Namespace, rubric: Rubric) -> tuple[str, ...]:
+    """Return the components that `--components` names, or else the rubric; none if neither names any.
 
-    if names is None:
-        return BY_DEFAULT
-    wanted = tuple(name.strip() for name in names.split(",") if name.strip())
+    Raises:
+        UsageError: `--components` names one that there is not, or is empty.
+    """
+    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+
+    if options.components is None:
+        return tuple(name for name in COMPONENTS if name in rubric.aspects)
+    wanted = tuple(name.strip() for name in options.components.split(",") if name.strip())
     unknown = [name for name in wanted if name not in COMPONENTS]
     if unknown or not wanted:
         wrong = f"--components: there is no {' and no '.join(unknown)}" if unknown else "--components is empty"

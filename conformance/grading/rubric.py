@@ -120,12 +120,22 @@ def read_rubric(path: Path) -> Rubric:
     return _rubric(plain, given)
 
 
-def default_text() -> str:
-    """Return the rubric that a grade has without one, as TOML."""
+def assigned() -> tuple[str, ...]:
+    """Return the components of the assignment, which a course has without a rubric: each has functions of its own.
+
+    A pair has none: the assignment does not ask for a submission's wrapper and its optimizer together.
+    """
     from conformance.components.registry import BY_DEFAULT, COMPONENTS  # noqa: PLC0415  imports torch
 
+    return tuple(name for name in BY_DEFAULT if COMPONENTS[name].contract.kind != "pair")
+
+
+def default_text() -> str:
+    """Return the rubric that a course has without one, as TOML."""
+    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+
     lines = [f"limit = {RULES.limit}", f"not_judged = {RULES.not_judged}"]
-    for name in BY_DEFAULT:
+    for name in assigned():
         lines += ["", f"[{name}.aspects]"]
         for one in COMPONENTS[name].aspects:
             essential = ", essential = true" if one.essential else ""

@@ -20,6 +20,7 @@ from conformance.batch.archives import MOST_FILES, unpacked
 from conformance.batch.entries import Entry, entries, left_out
 from conformance.batch.folders import MOST_DEPTH, remove_tree
 from conformance.cli import main
+from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 from pytest_ddp.pool.launcher import EXIT_SECONDS
 
@@ -121,6 +122,13 @@ def test_a_roster_gives_names(course):
     (course / "bea.rar").touch()
     with pytest.raises(UsageError, match=r"bea\.rar is neither a folder nor a \.zip, \.tar, .* or \.py file"):
         Entry("bea", course / "bea.rar").folder(course / "place")
+
+
+def test_nothing_beside_a_file_belongs_to_it(course):
+    (course / "adapters.py").write_text("A = 1\n", encoding="utf-8")
+    found = locate(str(Entry("adapters", course / "adapters.py").folder(course / "place")))
+    assert found.root == str(course / "place")
+    assert [path.name for path in Path(found.root).iterdir()] == ["adapters.py"]
 
 
 def test_the_digest_is_that_of_the_content(course):

@@ -12,7 +12,7 @@ from conformance.batch.gradebook import Graded, class_page, gradebook
 from conformance.batch.human_eye import reasons
 from conformance.batch.local_executor import LocalExecutor
 from conformance.batch.progress import CourseProgress, LiveCourseProgress
-from conformance.batch.record import Record
+from conformance.batch.record import PACKAGES, Record
 from conformance.batch.results import LOCK, Results, require_new
 from conformance.checks.aspect import Aspect
 from conformance.cli import main
@@ -70,6 +70,16 @@ def test_another_key_forgets_what_was_found_and_says_what_changed(record):
     assert record.begin(KEY) == []
     assert record.ungraded() == ("fsdp",)
     assert record.begin(KEY | {"the seed": "2"}) == ["the seed"]
+    assert record.report() is None
+
+
+def test_other_packages_are_for_what_lacked_something(record):
+    write_part(record, RIGHT, replace(RIGHT, name="fsdp"))
+    with_einops = KEY | {PACKAGES: "einops"}
+    assert (record.begin(with_einops), record.ungraded()) == ([], ())
+    write_part(record, component(check("averages", "not_gradable")), replace(RIGHT, name="fsdp"))
+    assert (record.begin(with_einops), record.ungraded()) == ([], ())
+    assert record.begin(KEY | {PACKAGES: "einops jax"}) == [PACKAGES]
     assert record.report() is None
 
 
@@ -206,7 +216,7 @@ def test_a_folder_of_results_is_neither_mixed_with_others_nor_overwritten(tmp_pa
 
 def test_two_graders_never_write_to_one_folder(tmp_path):
     (tmp_path / "ada.py").touch()
-    course = Course(entries(tmp_path), tmp_path / "out", Grading(1, 2, ("naive_ddp",), 1), (), 60)
+    course = Course(entries(tmp_path), tmp_path / "out", Grading(1, 2, ("naive_ddp",), 1), (), (), 60)
 
     class Nested(CourseProgress):
         def planned(self, *_):

@@ -84,7 +84,7 @@ def course(tmp_path):
     for name in ("ada", "bob"):
         (tmp_path / "course" / name).mkdir(parents=True)
         (tmp_path / "course" / name / "adapters.py").write_text(f"name = {name!r}\n", encoding="utf-8")
-    return Course(entries(tmp_path / "course"), tmp_path / "out", Grading(1, 2, (COMPONENT,), 1), (), 60)
+    return Course(entries(tmp_path / "course"), tmp_path / "out", Grading(1, 2, (COMPONENT,), 1), (), (), 60)
 
 
 def look_at(course: Course, executor: Scripted) -> dict[str, tuple[str, ...]]:

@@ -7,13 +7,13 @@ import pytest
 
 from conformance.checks.aspect import Aspect
 from conformance.cli import main
-from conformance.components.registry import BY_DEFAULT, COMPONENTS
+from conformance.components.registry import COMPONENTS
 from conformance.grading.formats.gradescope import to_gradescope
 from conformance.grading.formats.html import to_html
 from conformance.grading.marks import Rules
 from conformance.grading.next_step import next_step
 from conformance.grading.report import CheckReport, ComponentReport, Environment, Report, reports_to_json
-from conformance.grading.rubric import default_text, for_students, read_rubric, regraded
+from conformance.grading.rubric import assigned, default_text, for_students, read_rubric, regraded
 from pytest_ddp.errors import UsageError
 
 NAIVE = COMPONENTS["naive_ddp"]
@@ -44,7 +44,7 @@ def rubric(tmp_path):
 
 def test_the_default_rubric_changes_nothing(rubric):
     read = read_rubric(rubric(default_text()))
-    assert read.aspects == {name: COMPONENTS[name].aspects for name in BY_DEFAULT}
+    assert read.aspects == {name: COMPONENTS[name].aspects for name in assigned()}
     assert regraded(REPORT, read) == REPORT
 
 

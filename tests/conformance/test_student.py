@@ -11,12 +11,13 @@ from rich.console import Console
 from conformance.checks.aspect import Aspect
 from conformance.cli import main
 from conformance.commands import student
+from conformance.commands.options import components
 from conformance.components.registry import COMPONENTS
 from conformance.grading.events import GradeBegan, Reports, SubmissionBegan, SubmissionEnded
 from conformance.grading.formats.student import StudentReport
 from conformance.grading.next_step import next_step
 from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
-from conformance.grading.rubric import NO_RUBRIC, read_rubric
+from conformance.grading.rubric import NO_RUBRIC, assigned, read_rubric
 
 RIGHT = CheckReport("runs_to_the_end", "core", "passed", "Training runs to its end.")
 SMALL = replace(RIGHT, id="trains[one_rank]", status="failed", message="On rank 0, w is 1, expected 2.")
@@ -183,17 +184,15 @@ def test_a_student_leaves_out_seed_extended_checks_and_rubric(tmp_path, monkeypa
     asked = options(seed=0, core=False)
     student.fill_in(asked)
     assert (asked.seed, asked.core, asked.rubric) == (0, False, Path("rubric.toml"))
-    assert student.course_of(asked, read_rubric(asked.rubric)) == ("flat_ddp", "sharded_optimizer")
+    assert components(asked, read_rubric(asked.rubric)) == ("flat_ddp", "sharded_optimizer")
     assert student.is_student(options(paths=["."]))
     assert not student.is_student(options(paths=[str(tmp_path)]))
 
 
 def test_without_a_rubric_the_course_is_all_that_has_functions_of_its_own():
-    course = student.course_of(options(), NO_RUBRIC)
-    assert set(COMPONENTS) - set(course) == {"both", "engine"}
-    assert student.course_of(options(components="ddp,both"), NO_RUBRIC) == ("ddp", "both")
-    assert not student.named(course)
-    assert student.named(("ddp",))
+    assert set(COMPONENTS) - set(assigned()) == {"both", "engine"}
+    assert components(options(), NO_RUBRIC) == ()
+    assert components(options(components="ddp,both"), NO_RUBRIC) == ("ddp", "both")
 
 
 TEMPLATE = """
