@@ -17,11 +17,16 @@ from conformance.batch.folders import hold_depth
 from pytest_ddp.errors import UsageError
 from pytest_ddp.pool.launcher import interpreter_command
 
-ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 MOST_FILES = 10_000
 MOST_BYTES = 2**28
 _MEMORY_BYTES = 2**29
 _SECONDS = 60  # of CPU time
+
+
+def is_archive(name: str) -> bool:
+    """Whether a file of this name is an archive."""
+    return name.lower().endswith(ARCHIVES)
 
 
 def unpacked(archive: Path, folder: Path) -> Path:
@@ -64,7 +69,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 def _is_zip(archive: Path) -> bool:
     """Whether it is a zip archive: by its content, since names are given by hand; by its name if it is broken."""
-    return zipfile.is_zipfile(archive) or (archive.suffix == ".zip" and not tarfile.is_tarfile(archive))
+    return zipfile.is_zipfile(archive) or (archive.suffix.lower() == ".zip" and not tarfile.is_tarfile(archive))
 
 
 def _unpack_zip(archive: Path, folder: Path) -> None:

@@ -33,6 +33,7 @@ class Course:
         options: what says the same to `pytest-ddp-grade`, but for seed, components, rubric and packages.
         packages: what `--with` names.
         limit: the seconds that one run for a submission may take.
+        rubric: the file of the rubric, if one is given.
     """
 
     entries: Sequence[Entry]
@@ -41,33 +42,37 @@ class Course:
     options: tuple[str, ...]
     packages: tuple[str, ...]
     limit: float
+    rubric: Path | None = None
 
     @property
     def results(self) -> Results:
         """Where the results are."""
         return Results(self.out, tuple(entry.name for entry in self.entries), self.grading.components)
 
-    def key(self, entry: Entry) -> dict[str, str]:
-        """Return what a grade depends on, by the words for it.
+    @property
+    def how(self) -> dict[str, str]:
+        """What all grades depend on, by the words for it.
 
         The rubric is not part of it, since other points need no other grade, nor are the components, each of which is
         graded by itself.
         """
         return {
-            "its content": entry.digest(),
             "the seed": str(self.grading.seed),
             "the version of pytest-ddp": _version(),
             "the version of torch": version("torch"),
             "the version of Python": python_version(),
             "the options": " ".join(self.options),
-            PACKAGES: " ".join(self.packages),
         }
+
+    def key(self, entry: Entry) -> dict[str, str]:
+        """Return what the grade of one submission depends on besides, by the words for it."""
+        return {"its content": entry.digest(), PACKAGES: " ".join(self.packages)}
 
 
 def grade_course(course: Course, executor: BatchExecutor, progress: CourseProgress) -> list[Graded]:
     """Grade what is not graded yet; write the results and return them, by name."""
     with course.results.alone(), executor:
-        course.results.begin()
+        course.results.begin(course.how, course.rubric)
         again: dict[str, list[str]] = {}
         left = [entry for entry in course.entries if _prepare(course, entry, again)]
         progress.planned(len(course.entries), len(left), again)

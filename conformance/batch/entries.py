@@ -2,17 +2,22 @@
 
 import csv
 import hashlib
+import os
 import re
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from shutil import copyfile
 
-from conformance.batch.archives import ARCHIVES, unpacked
+from conformance.batch.archives import ARCHIVES, is_archive, unpacked
 from conformance.batch.folders import content_files, remove_tree
+from conformance.batch.results import FILES
 from pytest_ddp.errors import UsageError
+
+_UNSAFE = set('/\\<>:"|?*')  # in names of folders, here or on the machines of staff
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Entry:
     def _archive(self) -> Path | None:
         """Return the archive that this is, or the only one in its folder: so course systems export uploads."""
         inside = [one for one in self.path.iterdir() if one.name[0] not in "._"] if self.path.is_dir() else [self.path]
-        return inside[0] if len(inside) == 1 and inside[0].is_file() and inside[0].name.endswith(ARCHIVES) else None
+        return inside[0] if len(inside) == 1 and inside[0].is_file() and is_archive(inside[0].name) else None
 
     def digest(self) -> str:
         """Return a digest of the content: another name or another place is the same submission.
@@ -72,7 +77,7 @@ def entries(folder: Path, roster: Path | None = None, out: Path | None = None) -
         roster: a CSV file with the columns `name` and `path`; paths are relative to `folder`.
 
     Raises:
-        UsageError: there is no such folder or file, or two submissions have one name.
+        UsageError: there is no such folder or file, two submissions have one name, or the results would lie in one.
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder of submissions")
@@ -80,41 +85,73 @@ def entries(folder: Path, roster: Path | None = None, out: Path | None = None) -
     found = sorted(
         (one for one in listed if out is None or one.path.resolve() != out.resolve()), key=attrgetter("name")
     )
-    for one, other in pairwise(found):
-        if one.name == other.name:
-            raise UsageError(f"two submissions are called {one.name}: {one.path} and {other.path}")
+    if twice := [
+        f"{one.name}: {one.path} and {other.path}" for one, other in pairwise(found) if one.name == other.name
+    ]:
+        way_out = "Remove one of the two, or give a roster with other names."
+        raise UsageError("\n  ".join(["two submissions have one name", *twice, way_out]))
     if not found:
-        raise UsageError(f"{folder} holds no submissions: each folder, .zip, .tar, .tar.gz or .py file in it is one")
+        where = f"{roster} names" if roster else f"{folder} holds"
+        raise UsageError(f"{where} no submissions: each folder, {', '.join(ARCHIVES)} or .py file is one")
+    if within := [one.path for one in found if out and out.resolve().is_relative_to(one.path.resolve())]:
+        raise UsageError(f"--out {out} lies in a submission, {within[0]}: results would change it; give another folder")
     return found
 
 
-def left_out(folder: Path, out: Path) -> list[str]:
-    """Return the names of files in a folder of submissions that are none, such as archives of another kind."""
-    known = {one.path for one in _in_folder(folder)} | {folder / out.name}
-    return sorted(path.name for path in folder.iterdir() if path not in known and path.name[0] not in "._")
+def left_out(folder: Path, found: Sequence[Entry], beside: Sequence[Path | None]) -> list[str]:
+    """Return the names of what lies in a folder of submissions and is none: archives of another kind, or not listed.
+
+    Args:
+        folder: the folder of submissions.
+        found: the submissions.
+        beside: other files and folders of the course, which may lie there: results, roster, rubric.
+    """
+    known = {_absolute(path) for path in (*(one.path for one in found), *filter(None, beside))}
+    known |= {parent for path in known for parent in path.parents}
+    return sorted(path.name for path in _absolute(folder).iterdir() if path not in known and path.name[0] not in "._")
+
+
+def _absolute(path: Path) -> Path:
+    """Return the absolute path without `..`; links stay."""
+    return Path(os.path.normpath(path.absolute()))
 
 
 def _in_folder(folder: Path) -> Iterator[Entry]:
     for path in folder.iterdir():
         if path.name.startswith((".", "_")):
             continue
-        if path.is_dir() or path.name.endswith((*ARCHIVES, ".py")):
-            yield Entry(_name(re.sub(r"\.(zip|tar|tar\.gz|tgz|py)$", "", path.name)), path)
+        if path.is_dir() or is_archive(path.name) or path.suffix == ".py":
+            yield Entry(_name(re.sub(r"(?i)\.(zip|tar|tar\.(gz|bz2|xz)|tgz|py)$", "", path.name)), path)
 
 
 def _in_roster(folder: Path, roster: Path) -> Iterator[Entry]:
     try:
         with roster.open(encoding="utf-8-sig", newline="") as opened:
-            rows = list(csv.DictReader(opened))
+            header, *rows = list(csv.reader(opened)) or [[]]
     except OSError as error:
         raise UsageError(f"{roster}: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{roster} is no CSV file in UTF-8: {error}") from None
+    columns = [text.strip().lower() for text in header]
+    if columns.count("name") != 1 or columns.count("path") != 1:
+        seen = f"its first line is {','.join(header)!r}"
+        raise UsageError(f"{roster}: a roster has a column `name` and a column `path`, separated by commas; {seen}")
     for number, row in enumerate(rows, start=2):
-        if not row.get("name") or not row.get("path"):
-            raise UsageError(f"{roster}:{number}: a roster has the columns `name` and `path`, both filled in")
-        yield Entry(_name(row["name"]), folder / row["path"])
+        cells = dict(zip(columns, (text.strip() for text in row), strict=False))
+        if any(cells.values()):
+            yield Entry(*_listed(cells.get("name", ""), cells.get("path", ""), folder, f"{roster}:{number}"))
+
+
+def _listed(name: str, path: str, folder: Path, line: str) -> tuple[str, Path]:
+    """Return the name and the place of a submission that a roster names; raise UsageError if one of them is none."""
+    if not name or not path or "\0" in path:
+        raise UsageError(f"{line}: a roster has a name and a path in each row; seen: {name!r} and {path!r}")
+    return _name(name), folder / path
 
 
 def _name(text: str) -> str:
-    return re.sub(r"[^\w.,'()@ -]", "_", text.strip()).lstrip(".") or "_"
+    """Return a name fit to be that of a folder: the same, but for signs that mean something there, or are not seen."""
+    known = unicodedata.normalize("NFC", text.strip())
+    signs = ("_" if one in _UNSAFE or (unicodedata.category(one)[0] in "CZ" and one != " ") else one for one in known)
+    name = "".join(signs).lstrip(".") or "_"
+    return f"{name}_" if name in FILES else name

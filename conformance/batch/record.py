@@ -17,6 +17,7 @@ from conformance.grading.formats.html import to_html
 from conformance.grading.formats.report_file import replace_text
 from conformance.grading.report import NONE_DEFINED, ComponentReport, Report
 from conformance.grading.rubric import Rubric, for_students, regraded
+from conformance.grading.visible import visible
 from pytest_ddp.errors import UsageError
 
 PACKAGES = "the packages of --with"  # in a key: only what lacks something depends on them
@@ -73,7 +74,7 @@ class Record:
             advice: what the staff can do about it.
             limit: the seconds that the last run had, if more of them would help.
         """
-        known = {"why": why.encode(errors="backslashreplace").decode(), "advice": advice}
+        known = {"why": visible(why), "advice": advice}
         replace_text(self._settled, json.dumps(known | ({"limit": limit} if limit < math.inf else {})))
 
     @property

@@ -1,15 +1,16 @@
 """`pytest-ddp-grade SUBMISSIONS --out RESULTS`: grades all submissions of a course."""
 
 import argparse
+import errno
 import sys
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.batch.entries import entries, left_out
 from conformance.batch.graders import WarmProcess
 from conformance.batch.progress import course_progress
-from conformance.batch.results import require_new
+from conformance.batch.results import MANIFEST, RUBRIC, Results, require_new
 from conformance.commands.options import components, positive, rubric_of, world_size
 from conformance.execution.fork_servers import fork_servers
 from conformance.grading.formats import FORMATS
@@ -18,16 +19,20 @@ from conformance.grading.rubric import assigned
 from pytest_ddp.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from conformance.batch.entries import Entry
     from conformance.batch.executor import BatchExecutor
     from conformance.batch.gradebook import Graded
     from conformance.batch.progress import CourseProgress
     from conformance.grading.grade import Grading
-
+    from conformance.grading.rubric import Rubric
 
 _LIMIT = 1800  # seconds
+_FAULTS_OF_A_FOLDER = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG),
+}
 
 
 def add_options(grade: argparse.ArgumentParser) -> None:
@@ -70,27 +75,53 @@ def grade_submissions(options: argparse.Namespace) -> int:
         raise UsageError("--out: give --seed, so that all submissions, and a later run, get the same scenarios")
     found = entries(Path(options.paths[0]), options.roster, options.out)
     require_new(options.out, resume=bool(options.resume))
-    if options.roster is None and (others := left_out(Path(options.paths[0]), options.out)):
-        sys.stderr.write(f"conformance: left out, since no folder, archive or .py file: {', '.join(others)}\n")
-    if options.executor == "ray":
-        return _grade_found(options, found, None)
-    with closing(WarmProcess.started(small=options.small)) as warm:  # it starts while this process imports torch
-        return _grade_found(options, found, warm)
+    others = left_out(Path(options.paths[0]), found, (options.out, options.roster, options.rubric))
+    _say_left_out(others, options.roster)
+    with naming_faults_of(options.out):
+        if options.executor == "ray":
+            _grade_found(options, found, None)
+        else:
+            with closing(WarmProcess.started(small=options.small)) as warm:  # it starts while this one imports torch
+                _grade_found(options, found, warm)
+    _say_left_out(others, options.roster)
+    return PASSED
 
 
-def _grade_found(options: argparse.Namespace, found: "list[Entry]", warm: WarmProcess | None) -> int:
+def _say_left_out(others: "Sequence[str]", roster: Path | None) -> None:
+    if others:
+        why = f"not in {roster}" if roster else "no folder, archive or .py file"
+        sys.stderr.write(f"conformance: left out, and not in the gradebook, since {why}: {', '.join(others)}\n")
+
+
+@contextmanager
+def naming_faults_of(out: Path) -> "Iterator[None]":
+    """Raise UsageError where the folder of results cannot be written to: its disk is full, or it is somebody else's."""
+    try:
+        yield
+    except OSError as error:
+        where = Path(error.filename or out)
+        if error.errno not in _FAULTS_OF_A_FOLDER or not where.absolute().is_relative_to(out.absolute()):
+            raise
+        again = "put that right, and repeat the command, with --resume if the grade had begun"
+        raise UsageError(f"{where} cannot be written: {error.strerror}; {again}") from None
+
+
+def _grade_found(options: argparse.Namespace, found: "list[Entry]", warm: WarmProcess | None) -> None:
     from conformance.batch.course import Course, grade_course  # noqa: PLC0415  imports torch with the components
     from conformance.grading.grade import hold_required  # noqa: PLC0415  as above
 
     limit = _LIMIT if options.limit is None else positive("--limit", options.limit)
-    course = Course(found, options.out, _grading(options), tuple(_passed_on(options)), tuple(options.packages), limit)
+    if options.rubric is None and (options.out / RUBRIC).is_file():
+        options.rubric = options.out / RUBRIC
+        sys.stderr.write(f"conformance: points are those of {options.rubric}, the rubric of the last run\n")
+    passed_on, packages = tuple(_passed_on(options)), tuple(options.packages)
+    course = Course(found, options.out, _grading(options), passed_on, packages, limit, options.rubric)
     if options.isolation == "require" and warm:
         with fork_servers("require", small=options.small) as launcher:
             hold_required(launcher)
     with course_progress() as progress:
         submissions = grade_course(course, _executor(options, course.grading, progress, warm), progress)
     show_course(submissions, options.out)
-    return PASSED
 
 
 def show_course(submissions: "Sequence[Graded]", out: Path) -> None:
@@ -126,7 +157,7 @@ def _grading(options: argparse.Namespace) -> "Grading":
     return Grading(
         options.seed,
         world_size(options),
-        components(options, rubric) or assigned(),
+        _components(options, rubric),
         positive("--max-examples", options.max_examples),
         from_scratch=options.from_scratch,
         core=bool(options.core) or options.small,
@@ -135,6 +166,15 @@ def _grading(options: argparse.Namespace) -> "Grading":
         rubric=rubric,
         simulate=options.simulate,
     )
+
+
+def _components(options: argparse.Namespace, rubric: "Rubric") -> tuple[str, ...]:
+    """Return the components of earlier runs, and those that are asked for now."""
+    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+
+    before = Results.found(options.out).components if options.resume and (options.out / MANIFEST).is_file() else ()
+    asked = components(options, rubric) or before or assigned()
+    return tuple(name for name in COMPONENTS if name in {*before, *asked})
 
 
 def _passed_on(options: argparse.Namespace) -> list[str]:

@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from conformance.batch.results import Results
-from conformance.commands.course import show_course
+from conformance.commands.course import naming_faults_of, show_course
 from conformance.commands.options import add_report_options, report_files
 from conformance.grading.events import Reports
+from conformance.grading.formats import FORMATS
 from conformance.grading.formats.console import show
 from conformance.grading.report import NOT_GRADED, PASSED, Report
 from conformance.grading.rubric import Rubric, read_rubric, regraded
@@ -30,8 +31,13 @@ def _run(options: argparse.Namespace) -> int:
     """Print and write the reports of an earlier grade with other points."""
     rubric = read_rubric(options.rubric)
     if options.report.is_dir():
+        if given := [form.option for form in FORMATS if vars(options)[form.option]]:
+            raise UsageError(
+                f"{given[0]} is for one report: a course's folder has report.json and report.html for each"
+            )
         results = Results.found(options.report)
-        with results.alone():
+        with naming_faults_of(options.report), results.alone():
+            results.keep_rubric(options.rubric)
             show_course(results.write(rubric), options.report)
         return PASSED
     reports = _regraded(options.report, rubric)
@@ -51,5 +57,5 @@ def _regraded(path: Path, rubric: Rubric) -> Reports:
         return Reports([regraded(Report.from_json(one), rubric) for one in plain["submissions"]])
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is not a report that `--json` wrote: {error!r}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError(f"{path} is not a report that `--json` wrote") from None

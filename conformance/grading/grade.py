@@ -41,6 +41,7 @@ from conformance.grading.report import (
 )
 from conformance.grading.rubric import NO_RUBRIC, Rubric, regraded
 from conformance.grading.timeline import timeline
+from conformance.grading.visible import visible
 from conformance.judging.draws import Spared
 from conformance.judging.run_check import Result, run_check
 from conformance.oracle.remembered import remembering
@@ -144,7 +145,7 @@ def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Ite
             yield from _grade_components(executor, grading)
             ended = SubmissionEnded(stand_ins=tuple(sorted(executor.stubbed)))
     except UsageError as error:
-        ended = SubmissionEnded(str(error))
+        ended = SubmissionEnded(visible(str(error)))
     except Exception:  # noqa: BLE001  whatever it is, it is ours, and must not cost the next submission its grade
         ended = SubmissionEnded(f"grading {path}: {GRADER_ERROR}\n{traceback.format_exc()}", harness_failed=True)
     yield ended
@@ -201,7 +202,7 @@ def _not_submitted(name: str, executor: Executor, grading: Grading) -> Component
         aspects,
         submitted=False,
         missing_functions=missing,
-        not_implemented=executor.not_implemented.get(name, ""),
+        not_implemented=visible(executor.not_implemented.get(name, "")),
     )
 
 
@@ -249,7 +250,7 @@ def failed_as_a_whole(component: str, executor: Executor, grading: Grading) -> C
 
 
 def _failed(check: str, requirement: str, message: str) -> CheckReport:
-    return CheckReport(check, "core", "failed", requirement, message=message)
+    return CheckReport(check, "core", "failed", requirement, message=visible(message))
 
 
 def grade_check(
@@ -320,13 +321,13 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         level=result.check.level,
         status=result.status,
         requirement=result.check.property,
-        message=result.message,
-        diagnosis=result.diagnosis,
+        message=visible(result.message),
+        diagnosis=visible(result.diagnosis),
         cause=result.cause,
         refused=result.refused,
         unclaimed=result.unclaimed,
         left_out=result.left_out,
-        disagreement=result.disagreement,
+        disagreement=visible(result.disagreement),
         examples=result.examples,
         seconds=round(result.seconds, 3),
         script=script,

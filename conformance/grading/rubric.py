@@ -13,6 +13,7 @@
 What a rubric does not name stays as it is.
 """
 
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -104,7 +105,7 @@ def read_rubric(path: Path) -> Rubric:
         UsageError: the file cannot be read, or says something that is not known; the message names the line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         plain = tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
@@ -167,6 +168,8 @@ def _problems(
         if name in _SHARES:
             if not _is_number(value) or value > 1:
                 yield (name,), f"{name} is a share, from 0 to 1"
+        elif not isinstance(value, dict) and name not in given:
+            yield (name,), f"{name!r} is not known; there are {', '.join(_SHARES)}, and a table for each component"
         elif name not in given:
             yield (name,), f"no component is called {name!r}; there are {', '.join(given)}"
         elif not isinstance(value, dict):
@@ -210,7 +213,7 @@ def _is_change(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _line(text: str, keys: Sequence[str]) -> int:

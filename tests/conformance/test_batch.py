@@ -1,6 +1,7 @@
 """A whole course: submissions are found, graded in process trees of their own, and never graded twice."""
 
 import csv
+import errno
 import gzip
 import io
 import json
@@ -19,6 +20,7 @@ import pytest
 from conformance.batch.archives import MOST_FILES, unpacked
 from conformance.batch.entries import Entry, entries, left_out
 from conformance.batch.folders import MOST_DEPTH, remove_tree
+from conformance.batch.results import Results
 from conformance.cli import main
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
@@ -91,6 +93,15 @@ def test_a_course_is_graded_once_and_its_gradebook_names_what_to_look_at(course,
     assert main(["regrade", str(out), "--rubric", str(tmp_path / "rubric.toml")]) == 0
     assert rows(course)["ada"]["overhead_model"] == "10"
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/part-*.json")} == parts, "points need no run"
+    assert main(["regrade", str(out), "--rubric", str(tmp_path / "rubric.toml"), "--html", "x.html"]) == 2
+    assert "--html is for one report" in capsys.readouterr().err
+    assert main(["grade", str(course), "--out", str(out), "--seed", "2", "--core", *ASKED, "--resume"]) == 2
+    assert "the seed was '1' and is '2'. Nothing was changed" in capsys.readouterr().err
+    others = ("--components", "loader_generator", *ASKED[2:], "--resume")
+    (tmp_path / "rubric.toml").unlink()
+    assert main(command(course, *others)) == 0
+    assert f"points are those of {out / 'rubric.toml'}" in capsys.readouterr().err
+    assert [rows(course)["ada"][name] for name in ("overhead_model", "loader_generator")] == ["10", "0"]
 
 
 @pytest.mark.long
@@ -143,8 +154,13 @@ def test_the_digest_is_that_of_the_content(course):
 @pytest.mark.parametrize(
     ("roster", "said"),
     [
-        ("name,path\nada,\n", "roster.csv:2: a roster has the columns"),
-        ("name,path\na,b\na,c\n", "two submissions are called a"),
+        ("name,path\nada,\n", "roster.csv:2: a roster has a name and a path in each row; seen: 'ada' and ''"),
+        ("name,path\nada,x\0y\n", "roster.csv:2: a roster has a name and a path in each row"),
+        ("name,path\na,b\na,c\n", "two submissions have one name\n  a: .*/b and .*/c\n  Remove one of the two"),
+        ("name;path\na;b\n", "roster.csv: a roster has a column `name` and .* its first line is 'name;path'"),
+        ("name,path,name\na,b,c\n", "a column `name` and a column `path`"),
+        ("name,path\n", "roster.csv names no submissions"),
+        ("", "its first line is ''"),
     ],
 )
 def test_a_mistake_in_a_roster_is_named(course, roster, said):
@@ -200,7 +216,45 @@ def test_what_is_no_submission_is_named(course):
     for name in ("bea.rar", "notes.txt", ".hidden", "_old"):
         (course / name).touch()
     (course / "out").mkdir()
-    assert left_out(course, course / "out") == ["bea.rar", "notes.txt"]
+    assert left_out(course, entries(course, None, course / "out"), (course / "out", None)) == ["bea.rar", "notes.txt"]
+    (course / "roster.csv").write_text("Name , path\nAda, ./ada\n\nBob,bob \n", encoding="utf-8")
+    listed = entries(course, course / "roster.csv")
+    assert [one.name for one in listed] == ["Ada", "Bob"]
+    others = left_out(course, listed, (course / "out", course / "roster.csv"))
+    assert others == ["bea.rar", "dan.zip", "eve", "fay.zip", "notes.txt"]
+
+
+def test_whoever_is_not_in_the_roster_is_named_at_the_beginning_and_at_the_end(course, capsys):
+    (course.parent / "roster.csv").write_text("name,path\nabsent,absent\n", encoding="utf-8")
+    assert main(command(course, *ASKED, "--roster", str(course.parent / "roster.csv"))) == 0
+    said = capsys.readouterr().err
+    assert said.count("left out, and not in the gradebook, since not in ") == 2
+    assert said.rstrip().endswith("roster.csv: ada, bob, dan.zip, eve, fay.zip")
+
+
+def test_results_never_lie_in_a_submission(course):
+    with pytest.raises(UsageError, match=r"out lies in a submission, .*/ada: results would change it"):
+        entries(course, None, course / "ada" / "out")
+
+
+def test_archives_have_names_in_large_letters_too(tmp_path):
+    for name in ("Ada.ZIP", "bob.Tar.Gz", "cy.tar.xz", "dan.tar.bz2"):
+        (tmp_path / name).touch()
+    assert [one.name for one in entries(tmp_path)] == ["Ada", "bob", "cy", "dan"]
+
+
+def test_a_folder_that_cannot_be_written_is_the_users_matter(course, capsys, monkeypatch):
+    (course.parent / "out").touch()
+    assert main(command(course, *ASKED)) == 2
+    assert "out cannot be written: File exists; put that right" in capsys.readouterr().err
+    (course.parent / "out").unlink()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Results, "begin", full)
+    assert main(command(course, *ASKED)) == 2
+    assert "out cannot be written: No space left on device; put that right, and repeat" in capsys.readouterr().err
 
 
 def test_an_archive_with_too_many_files_or_names_outside_is_refused(tmp_path):
@@ -335,6 +389,17 @@ def test_a_name_never_leaves_the_folder_of_results(course):
     assert [one.name for one in entries(course, course / "roster.csv")] == ["_", "_x"]
     (course / "roster.csv").write_text('name,path\n"O\'Brien, Pat",ada\n', encoding="utf-8")
     assert [one.name for one in entries(course, course / "roster.csv")] == ["O'Brien, Pat"]
+    names = {
+        "ada+ta@uni.edu": 0,
+        "Mu\u0308ller": "M\u00fcller",
+        "\u0939\u093f": 0,
+        "\U0001f600 x": 0,
+        "a\u202eb": "a_b",
+    }
+    names |= {"<b>|x\x1b[2K": "_b__x_[2K", "course.json": "course.json_"}
+    for name, kept in names.items():
+        (course / "roster.csv").write_text(f'name,path\n"{name}",ada\n', encoding="utf-8")
+        assert [one.name for one in entries(course, course / "roster.csv")] == [kept or name]
     (course / "roster.csv").write_bytes(b"name,path\nJos\xe9,ada\n")
     with pytest.raises(UsageError, match=r"roster\.csv is no CSV file in UTF-8"):
         entries(course, course / "roster.csv")

@@ -149,12 +149,12 @@ def graded_in_one_command(tmp_path, *paths):
 @pytest.mark.usefixtures("one_server")
 def test_submissions_that_cannot_be_graded_cost_the_others_nothing(capsys, submit, tmp_path):
     code, ((absent, *first), (broken, *second), (fine, *third)) = graded_in_one_command(
-        tmp_path, "no/such/path", submit("def broken(:"), EXAMPLES / "correct"
+        tmp_path, "no/such/path", submit("raise ValueError('x\\x1b[2K')"), EXAMPLES / "correct"
     )
     most = first[-1]
     assert code == 2
     assert "no/such/path is no folder" in absent
-    assert "SyntaxError" in broken
+    assert r"ValueError: x\x1b[2K" in broken, "a terminal would obey it"
     assert first == second == ["not_graded", 0, most]
     assert most > 0
     assert (fine, third) == ("", ["passed", most, most])

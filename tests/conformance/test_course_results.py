@@ -8,6 +8,7 @@ from rich.console import Console
 
 from conformance.batch.course import Course, grade_course
 from conformance.batch.entries import Entry, entries
+from conformance.batch.folders import remove_tree
 from conformance.batch.gradebook import Graded, class_page, gradebook
 from conformance.batch.human_eye import reasons
 from conformance.batch.local_executor import LocalExecutor
@@ -24,7 +25,8 @@ from conformance.grading.rubric import NO_RUBRIC, Rubric
 from pytest_ddp.errors import UsageError
 
 ASPECTS = (Aspect("averages", 5, ("averages", "sums"), essential=True), Aspect("overlaps", 5, ("overlaps",)))
-KEY = {"its content": "a", "the seed": "1"}
+KEY = {"its content": "a"}
+HOW = {"the seed": "1", "the options": "--core"}
 
 
 def check(name, status="passed", **more):
@@ -69,7 +71,7 @@ def test_another_key_forgets_what_was_found_and_says_what_changed(record):
     write_part(record, RIGHT)
     assert record.begin(KEY) == []
     assert record.ungraded() == ("fsdp",)
-    assert record.begin(KEY | {"the seed": "2"}) == ["the seed"]
+    assert record.begin({"its content": "b"}) == ["its content"]
     assert record.report() is None
 
 
@@ -204,7 +206,7 @@ def test_a_folder_of_results_is_neither_mixed_with_others_nor_overwritten(tmp_pa
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UsageError, match="holds something else than results; give a new one"):
         require_new(tmp_path, resume=True)
-    Results(tmp_path, ("ada",), ("ddp",)).begin()
+    Results(tmp_path, ("ada",), ("ddp",)).begin(HOW)
     require_new(tmp_path, resume=True)
     with pytest.raises(UsageError, match="add --resume to go on with them"):
         require_new(tmp_path, resume=False)
@@ -212,6 +214,22 @@ def test_a_folder_of_results_is_neither_mixed_with_others_nor_overwritten(tmp_pa
     assert main(["regrade", str(tmp_path / "none"), "--rubric", str(tmp_path / "rubric.toml")]) == 2
     assert main(["regrade", str(tmp_path.parent), "--rubric", str(tmp_path / "rubric.toml")]) == 2
     assert "holds no results of a course: it has no course.json" in capsys.readouterr().err
+
+
+def test_results_are_never_mixed_with_those_of_another_grade(tmp_path):
+    results = Results(tmp_path, ("ada", "bob"), ("ddp",))
+    results.begin(HOW)
+    before = (tmp_path / "course.json").read_bytes()
+    said = r"the seed was '1' and is '2'\. Nothing was changed: repeat the grade as it was, or give another folder"
+    with pytest.raises(UsageError, match=said):
+        results.begin(HOW | {"the seed": "2"})
+    results.record("bob").begin(KEY)
+    with pytest.raises(UsageError, match="results of 1 who are not among the submissions: bob"):
+        Results(tmp_path, ("ada",), ("ddp",)).begin(HOW)
+    assert (tmp_path / "course.json").read_bytes() == before
+    remove_tree(tmp_path / "bob")
+    Results(tmp_path, ("ada",), ("ddp",)).begin(HOW)
+    assert Results.found(tmp_path).names == ("ada",)
 
 
 def test_two_graders_never_write_to_one_folder(tmp_path):
@@ -236,12 +254,12 @@ def test_the_folder_of_results_is_no_submission(tmp_path):
 
 def test_progress_in_lines_counts_from_where_an_earlier_grade_was_cut_off(capsys):
     progress = CourseProgress()
-    progress.planned(10, 2, {"the seed": list("abcdef")})
+    progress.planned(10, 2, {"its content": list("abcdef")})
     progress.ended(Graded(report(RIGHT), ()))
     progress.ended(Graded(report(WRONG), ("a race",)))
     assert capsys.readouterr().err.splitlines() == [
         "conformance: 8 of 10 submissions are graded already",
-        "conformance: 6 are graded again, because the seed changed: a, b, c, d, e, ...",
+        "conformance: 6 are graded again, because its content changed: a, b, c, d, e, ...",
         "conformance: 9 of 10: ada: 10 of 10 points; about 1 min left",
         "conformance: 10 of 10: ada: 7.5 of 10 points -- look at it: a race; all done",
     ]
@@ -300,6 +318,7 @@ def test_a_page_for_students_names_no_files_of_the_course(record):
     page = (record.folder / "report.html").read_text(encoding="utf-8")
     assert "pytest-ddp-grade . --components ddp" in page
     assert "out/ada/scripts" not in page
+    assert "seed" not in page.lower(), "students would grade with it"
 
 
 def test_a_part_without_submissions_has_no_component_at_the_moment(record):
@@ -309,7 +328,7 @@ def test_a_part_without_submissions_has_no_component_at_the_moment(record):
 
 def test_a_course_that_was_cut_off_before_it_began_cannot_be_regraded(tmp_path, capsys):
     Results(tmp_path / "out", ("ada",), ("ddp",)).record("ada").begin({})
-    Results(tmp_path / "out", ("ada",), ("ddp",)).begin()
+    Results(tmp_path / "out", ("ada",), ("ddp",)).begin(HOW)
     (tmp_path / "rubric.toml").touch()
     regrade = ["regrade", str(tmp_path / "out"), "--rubric", str(tmp_path / "rubric.toml")]
     assert main(regrade) == 2

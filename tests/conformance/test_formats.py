@@ -58,6 +58,7 @@ def test_gradescope_gets_a_test_for_each_aspect_and_the_score_of_all():
         ("ddp", 0.0, 5, "failed"),
     ]
     assert results["tests"][-1]["output"] == "not submitted"
+    assert "seed" not in results["output"].lower(), "students would grade with it"
 
 
 def test_gradescope_is_told_why_there_is_no_score():

@@ -37,7 +37,7 @@ def _about(report: Report) -> str:
         return f"Not graded:\n\n{fenced(report.not_graded_because)}"
     lines = [component_line(component) for component in report.components]
     unfinished = [] if report.finished else ["The grade has not ended: what is not graded yet has no points."]
-    return "\n".join([*unfinished, f"Seed {report.environment.seed}.", "", *lines])
+    return "\n".join([*unfinished, *lines])
 
 
 def _tests(component: ComponentReport) -> Iterator[dict[str, Any]]:
