@@ -46,7 +46,8 @@ def test_every_component_explains_what_is_essential_in_it():
         assert all(str(function).split("(")[0] in text for function in component.contract.functions)
         for aspect in component.aspects:
             if aspect.essential:
-                assert f"\n{aspect.name[0].upper()}{aspect.name[1:]}\n" in text
+                heading = f"\n{aspect.name[0].upper()}{aspect.name[1:]}\n"
+                assert heading in text, f"conformance/explanation/aspects.py has no topic {aspect.name!r}"
         assert mistakes_of(promise(component), component)
 
 

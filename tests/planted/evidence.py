@@ -24,9 +24,10 @@ from pytest_ddp.pool.parent_death import die_with
 ROOT = Path(__file__).parents[2]
 _JUDGE = ROOT / "conformance"
 _NO_PART_IN_VERDICTS = {
-    *("cli.py", "commands", "batch", "grading", "reproduction"),
+    *("cli.py", "commands", "batch", "explanation", "grading", "reproduction"),
     *("__main__.py", "pytest_plugin.py", "test_submission.py"),
 }
+_REGISTRY = _JUDGE / "components" / "registry.py"  # what it lists decides nothing about one component
 _WORKERS = 2
 _SECTION = re.compile(r"^## (?P<component>\w+)\n\nState: (?P<state>\w+)\.\n\n(?P<table>(?:\|.*\n)+)", re.MULTILINE)
 Found = dict[str, dict[int, int]]  # scenarios, by the key of a row and by seed
@@ -78,12 +79,24 @@ class Page(NamedTuple):
         found.setdefault(subject.key, {})[seed] = scenarios
         self.write(found)
 
-    def write(self, found: Found) -> None:
-        """Write a section for each component; the text before the first stays."""
-        head = self.path.read_text(encoding="utf-8").partition("\n## ")[0].rstrip("\n")
+    def write(self, found: Found, *, forget: bool = False) -> None:
+        """Write a section for each component; the text before the first stays.
+
+        Args:
+            found: what the judge has shown in the state it is in now.
+            forget: whether sections that an earlier judge has filled become empty, too, where nothing is found yet.
+        """
+        text = self.path.read_text(encoding="utf-8")
+        head = text.partition("\n## ")[0].rstrip("\n")
+        kept = {} if forget else {section["component"]: f"\n{section[0]}" for section in _SECTION.finditer(text)}
         in_order = sorted(self.subjects, key=lambda subject: list(COMPONENTS).index(subject.component))
-        by_component = groupby(in_order, lambda subject: subject.component)
-        sections = [self._section(name, subjects, found) for name, subjects in by_component]
+        by_component = [(name, list(ones)) for name, ones in groupby(in_order, lambda subject: subject.component)]
+        sections = [
+            self._section(name, subjects, found)
+            if name not in kept or any(one.key in found for one in subjects)
+            else kept[name]
+            for name, subjects in by_component
+        ]
         new = self.path.with_suffix(".new")
         new.write_text("\n".join([head, *sections]), encoding="utf-8")
         new.replace(self.path)
@@ -94,8 +107,8 @@ class Page(NamedTuple):
         listed = re.findall(r"^\| (`.*) \| [^|]* \|$", text, re.MULTILINE)
         return sorted(listed) == sorted(" | ".join([f"`{one.key}`", *one.cells]) for one in self.subjects)
 
-    def _section(self, component: str, subjects: Iterable[Subject], found: Found) -> str:
-        columns, subjects = ("id", *self.columns, "scenarios by seed"), list(subjects)
+    def _section(self, component: str, subjects: Sequence[Subject], found: Found) -> str:
+        columns = ("id", *self.columns, "scenarios by seed")
         of_state = state(component) if any(one.key in found for one in subjects) else "none"
         rows = [(f"`{one.key}`", *one.cells, _as_cell(found.get(one.key, {}))) for one in subjects]
         table = [f"| {' | '.join(row)} |\n" for row in (columns, ["---"] * len(columns), *rows)]
@@ -139,7 +152,7 @@ def deciding(component: str) -> Iterator[Path]:
     for path in sorted(_JUDGE.glob("**/*.py")):
         first, *rest = path.relative_to(_JUDGE).parts
         elsewhere = first == "components" and len(rest) > 1 and rest[0] != own
-        if first not in _NO_PART_IN_VERDICTS and not elsewhere:
+        if first not in _NO_PART_IN_VERDICTS and path != _REGISTRY and not elsewhere:
             yield path
 
 
@@ -158,8 +171,8 @@ def collect(page: Page, judge: Judge, arguments: argparse.Namespace, *, at_a_tim
     if arguments.check:
         asked = [one for one in asked if getattr(one, "check", None) == arguments.check]
     left = [(one, seed) for seed in arguments.seeds for one in asked if found.get(one.key, {}).get(seed, -1) < at_least]
-    page.write(found)
     if arguments.write:
+        page.write(found, forget=True)
         return 0
     done = wrong = 0
     with ProcessPoolExecutor(_WORKERS, get_context("spawn"), die_with, (os.getpid(),)) as pool:
@@ -170,7 +183,7 @@ def collect(page: Page, judge: Judge, arguments: argparse.Namespace, *, at_a_tim
                 done, wrong = done + 1, wrong + bool(verdict.fault)
                 if not verdict.fault:
                     page.add(subject, seed, verdict.scenarios)
-                said = verdict.fault or f"right after {verdict.scenarios} scenarios"
+                said = verdict.fault or f"as it should be, after {verdict.scenarios} scenarios"
                 print(
                     f"{done} of {len(left)}, {time.monotonic() - began:.0f} s: {subject}, seed {seed}: {said}",
                     flush=True,

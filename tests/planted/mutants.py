@@ -1,6 +1,6 @@
 """Grades planted bugs by the check that is to catch each, with every seed, and writes `docs/mutants.md`.
 
-python tests/planted/mutants.py [--component NAME] [SEED ...]; exit code 1 if a bug was missed.
+python tests/planted/mutants.py [--component NAME] [--check ID] [--write] [SEED ...]; exit code 1 if a bug was missed.
 """
 
 import sys

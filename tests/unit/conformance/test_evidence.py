@@ -38,7 +38,8 @@ def test_messages_are_code():
     [
         ("components/wrapper/record.py", {"naive_ddp", "ddp"}),
         ("components/fsdp/record.py", {"fsdp"}),
-        ("components/registry.py", {"fsdp", "naive_ddp", "ddp"}),
+        ("components/registry.py", set()),
+        ("explanation/aspects.py", set()),
         ("judging/triage.py", {"fsdp", "naive_ddp", "ddp"}),
         ("cli.py", set()),
         ("reproduction/script.py", set()),
@@ -77,6 +78,13 @@ def test_a_component_whose_code_changes_loses_its_evidence_alone(page, monkeypat
     before = evidence.state
     monkeypatch.setattr(evidence, "state", lambda name: "other" if name == "fsdp" else before(name))
     assert page.read() == {"bbb": {1: 3}}
+    page.add(page.subjects[1], 2, 4)
+    assert "| `aaa` | `a | b` | 1: 7 |" in page.path.read_text(encoding="utf-8"), "the section tells its state"
+    page.add(page.subjects[0], 2, 9)
+    assert page.read() == {"aaa": {2: 9}, "bbb": {1: 3, 2: 4}}
+    monkeypatch.setattr(evidence, "state", lambda _: "a third")
+    page.write({}, forget=True)
+    assert page.path.read_text(encoding="utf-8").count("none yet") == 2
 
 
 def test_a_page_lists_its_subjects_with_their_code(page):
