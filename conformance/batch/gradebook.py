@@ -11,11 +11,13 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from conformance.batch.human_eye import reasons
+from conformance.grading.formats.html import marked_up
 from conformance.grading.report import SAME_MISTAKE, CheckReport, Report
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, undefined=StrictUndefined
 )
+_TEMPLATES.filters["code"] = marked_up
 _BARS = 10
 _MOST_ASPECTS, _MOST_FAILURES = 20, 30
 _ALIKE = SAME_MISTAKE.partition("{}")[0]

@@ -48,8 +48,12 @@ class Replay:
             given = plain["submission"]
             submission = given if isinstance(given, str) else Library.from_json(given)
             return cls(submission, plain["component"], check, drawn, plain["secret"])
-        except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
-            raise UsageError(f"{path} is no case that a grading wrote ({type(error).__name__}: {error})") from None
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError, StopIteration):
+            raise UsageError(
+                f"{path} is no case that this version wrote: give the .json file beside the script of a failure"
+            ) from None
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""

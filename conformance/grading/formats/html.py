@@ -22,7 +22,7 @@ _TEMPLATES = Environment(
 _MOST_SCRIPT_BYTES = 2**16
 
 
-def _marked_up(text: str) -> Markup:
+def marked_up(text: str) -> Markup:
     """Return a text as HTML, with what is in backquotes as code and what is between asterisks emphasised."""
     parts = str(escape(text)).split("`")
     parts[::2] = [re.sub(r"(?<!\w)\*(\S[^*\n]*)\*(?!\w)", r"<em>\1</em>", part) for part in parts[::2]]
@@ -36,7 +36,7 @@ def _title(report: Report) -> str:
     return "Your code" if report.submission == "." else report.submission
 
 
-_TEMPLATES.filters |= {"code": _marked_up, "title_of": _title}
+_TEMPLATES.filters |= {"code": marked_up, "title_of": _title}
 
 
 def to_html(reports: Sequence[Report], *, here: bool = True) -> str:
