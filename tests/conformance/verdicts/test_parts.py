@@ -69,7 +69,7 @@ def test_a_failure_is_replayed(grade_path, submit, capsys):
 def test_a_file_that_is_no_case_is_refused(tmp_path, capsys):
     (tmp_path / "other.json").write_text('{"component": "overhead_model"}', encoding="utf-8")
     assert main(["replay", str(tmp_path / "other.json")]) == 2
-    assert "is no case that a grading wrote (KeyError: 'check')" in capsys.readouterr().err
+    assert "is no case that this version wrote: give the .json file" in capsys.readouterr().err
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
