@@ -3,7 +3,7 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -232,13 +232,18 @@ class Network:
             self._wait_for(future, originals["done"])
             return originals["wait"](future)
 
+        def calling_back(future: Any) -> AbstractContextManager[None]:
+            return self._rank.guard.paused() if originals["done"](future) else nullcontext()  # it runs at once, if done
+
         def then(future: Any, callback: Any) -> Any:
-            following = originals["then"](future, callback)
+            with calling_back(future):
+                following = originals["then"](future, callback)
             self._launches_of[following] = self._calls_back(future)
             return following
 
         def add_done_callback(future: Any, callback: Any) -> None:
-            originals["add_done_callback"](future, callback)
+            with calling_back(future):
+                originals["add_done_callback"](future, callback)
             self._calls_back(future)
 
         def done(future: Any) -> bool:

@@ -179,6 +179,21 @@ def test_callbacks_run_in_every_order(method):
     assert "all_reduce#2 lands on rank" in str(finding)
 
 
+@pytest.mark.parametrize("method", ["then", "add_done_callback"])
+def test_a_callback_may_read_results_that_landed_before_it_was_added(method):
+    def adds_it_late():
+        work, seen = dist.all_reduce(tensor := torch.ones(2), async_op=True), []
+        dist.barrier()
+        future = work.get_future()
+        following = getattr(future, method)(lambda _: seen.append(torch.stack([tensor])))
+        (following or future).wait()
+        return seen
+
+    seen = explore(adds_it_late, 2)
+    assert seen.finding is None
+    assert seen.runs > 1
+
+
 def test_a_bug_that_needs_several_reversals_is_found_soon():
     def gives_up_after_three_polls():
         for _ in range(6):
