@@ -7,7 +7,6 @@ from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
 
-import conformance
 import pytest_ddp
 from conformance.batch.entries import Entry
 from conformance.batch.executor import BatchExecutor, Job, Outcome
@@ -18,6 +17,7 @@ from conformance.batch.results import Results
 from conformance.grading.grade import Grading, planned
 from pytest_ddp.errors import UsageError
 
+_PLUGIN = tuple(map(Path, pytest_ddp.__path__))
 _RUNS = 3  # of the grader for one submission, if it dies
 _GIVEN_UP = f"the grader ended {_RUNS} times before it was done", "see log.txt, and delete its folder to try again"
 
@@ -94,8 +94,7 @@ def grade_course(course: Course, executor: BatchExecutor, progress: CourseProgre
 @cache
 def _version() -> str:
     """Return the version, with a digest of the code: a clone that follows the development keeps its number for long."""
-    folders = (Path(*package.__path__) for package in (conformance, pytest_ddp))
-    digests = (Entry(folder.name, folder).digest()[:12] for folder in folders)
+    digests = (Entry(folder.name, folder).digest()[:12] for folder in (Path(__file__).parents[1], *_PLUGIN))
     return " ".join([version("pytest-ddp"), *digests])
 
 

@@ -10,9 +10,8 @@ from conformance.checks.trial import Trial
 from conformance.checks.words import listed, step_words
 from conformance.protocol.messages import Happening
 from conformance.scenarios.layers import BYTES
-from conformance.scenarios.scenario import Scenario
+from conformance.scenarios.scenario import MIB, Scenario
 
-MIB = 2**20
 _ALIGNED = 512  # bytes; the widest alignment of a tensor in a flat buffer that is not taken for numbers sent again
 _REPEATED = {"send", "recv", "scatter"}  # in a ring, or from a root, a number rightly passes more than once
 _AGAIN = (

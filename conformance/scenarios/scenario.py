@@ -11,6 +11,8 @@ from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.plain_data import PlainData
 
+MIB = 2**20  # bytes
+
 Option: TypeAlias = float | bool | str | tuple[float, float]
 Options: TypeAlias = dict[str, Option]
 OptimizerKind: TypeAlias = Literal[

@@ -96,6 +96,8 @@ def called(drawn: Drawer, name: str, options: Any) -> Drawer:
 
 def mapped(drawn: Drawer, change: Callable[[Any], Any], name: object = "") -> Drawer:
     """Return a strategy that draws the same scenarios or cases, and changes each."""
+    if isinstance(drawn, OneOf):
+        return one_of(*(mapped(part, change, name) for part in drawn.parts))
     return called(lambda bounds: drawn(bounds).map(change), drawn.__qualname__, name or f".{change.__qualname__}")
 
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from conformance.scenarios.layers import BYTES, Linear
 from conformance.scenarios.model_spec import ModelSpec
-from conformance.scenarios.scenario import Group, Scenario
+from conformance.scenarios.scenario import MIB, Group, Scenario
 from conformance.strategies import building_blocks as blocks
 from conformance.strategies.building_blocks import NARROW_RATES, RATES, Bounds, Draw, Drawer, broadened, perceptrons
-from conformance.strategies.wrapper import MIB, Models, draw_wrapped
+from conformance.strategies.wrapper import Models, draw_wrapped
 
 _FEW = 2
 _ALL = 1.1  # such a bucket holds all parameters, also if a wrapper takes MB for 10^6 bytes

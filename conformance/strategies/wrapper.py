@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from conformance.scenarios.layers import BYTES, Embedding, Layer, Linear, Magnitude, Residual
 from conformance.scenarios.model_spec import Branch, ModelSpec
 from conformance.scenarios.scenario import (
+    MIB,
     AddGroup,
     Decay,
     Event,
@@ -37,7 +38,6 @@ from conformance.strategies.building_blocks import (
 
 Models = st.SearchStrategy[ModelSpec]
 SMALL = (1, 2)
-MIB = 2**20
 _BUCKETS = st.sampled_from((1.0, 25.0, 64 / MIB, 8 / MIB, 200 / MIB))  # a bucket holds one element at least
 
 

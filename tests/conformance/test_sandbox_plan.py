@@ -383,6 +383,12 @@ def test_a_deadline_stays_bounded_on_a_loaded_machine():
     assert Deadlines(fastest=1e6, import_seconds=30).of(Scenario()) <= 300 + 60
 
 
+def test_ranks_that_run_one_after_another_have_longer():
+    deadlines = Deadlines(fastest=0.01)
+    assert deadlines.of(Scenario(world_size=3, simulated=True)) == deadlines.of(Scenario(world_size=3)) == 10
+    assert deadlines.of(Scenario(world_size=64, simulated=True)) == 160
+
+
 def test_arguments_and_environment_wait_until_the_zygote_is_forked():
     """The program that `restart` executes has neither of them; `resume` gives them back to the judge."""
     begins = "import conformance.execution.restart as one; one.os.execve = lambda *call: print(call[1][-1], call[2]); "

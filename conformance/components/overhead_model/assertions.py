@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from conformance.checks.check import Violation
 from conformance.checks.trial import CaseTrial
+from conformance.scenarios.scenario import MIB
 
 _EXACT, _WHOLE = 1e-6, 1.0  # relative: float32 will do; and of a bucket one byte, for they are whole
-_MIB = 2**20
 
 
 def overhead_after_backward(trial: CaseTrial) -> None:
@@ -35,7 +35,7 @@ def bucket_size_at_the_optimum(trial: CaseTrial) -> None:
     best = math.sqrt(s * w * o)
     mistakes = {
         "the number of buckets, not their size": math.sqrt(s / (w * o)),
-        "mebibytes, not bytes": best / _MIB,
+        "mebibytes, not bytes": best / MIB,
         "megabytes, not bytes": best / 1e6,
         "the bytes that one call's overhead would send": w * o,
         "the square root forgotten": s * w * o,

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from conformance.checks.check import Violation
-from conformance.checks.traffic import MIB, exchanges, expected_exchanges, gradient_sizes, last_step, of_the_model
+from conformance.checks.traffic import exchanges, expected_exchanges, gradient_sizes, last_step, of_the_model
 from conformance.checks.training import training_equals_one_process, trains
 from conformance.checks.trial import Trial
 from conformance.checks.words import listed
+from conformance.scenarios.scenario import MIB
 
 
 def one_collective_per_dtype(trial: Trial) -> None:

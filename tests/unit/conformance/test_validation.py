@@ -7,7 +7,7 @@ import pytest
 from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 from conformance.checks.validation import validate, validate_strategies
-from conformance.strategies.building_blocks import having, one_of
+from conformance.strategies.building_blocks import having, one_of, parts
 from conformance.strategies.wrapper import plain
 
 
@@ -46,6 +46,12 @@ def test_a_mistake_in_a_table_is_named_with_the_component_and_the_check(table, p
 def test_two_checks_may_share_a_strategy_and_have_variants_of_it():
     varied = replace(SECOND, scenarios=one_of(plain, having(plain, batch=2), having(plain, batch=3)))
     assert validate_strategies((FIRST, SECOND, varied)) is None
+
+
+def test_each_alternative_of_a_strategy_can_be_varied():
+    varied = having(one_of(plain, having(plain, batch=2)), steps=3)
+    assert len(parts(varied)) == 2
+    assert validate_strategies((replace(FIRST, scenarios=varied),)) is None
 
 
 @pytest.mark.parametrize("second", [having(plain, batch=2), one_of(plain, having(plain, batch=2))])
