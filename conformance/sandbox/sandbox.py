@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -135,7 +136,7 @@ class SandboxLauncher(ForkLauncher):
         inside = self._start(shared)
         if not self.sandbox.namespaces or self._server is None:
             return inside
-        outside = _outside(self._server.pid, inside)
+        outside = outside_id(self._server.pid, inside)
         self._inside[outside] = inside
         return outside
 
@@ -188,13 +189,25 @@ def _end(process: WatchedProcess) -> None:
     process.wait(EXIT_SECONDS)
 
 
-def _outside(server: int, inside: int) -> int:
-    """Return the process id outside of the sandbox of a child of a server."""
-    children = Path(f"/proc/{server}/task/{server}/children").read_text(encoding="ascii")
-    for child in children.split():
+def outside_id(server: int, inside: int) -> int:
+    """Return the process id outside of the sandbox of a child of a server; raise LaunchError if it is gone.
+
+    Linux lists the children of a process, but may leave some out while another one ends (proc(5)). Then all processes
+    are looked at.
+    """
+    for child in chain(_listed_children(server), _found_children(server)):
         with suppress(FileNotFoundError, ProcessLookupError):
             status = Path(f"/proc/{child}/status").read_text(encoding="utf-8", errors="replace")
             found = next(line.split() for line in status.splitlines() if line.startswith("NSpid:"))
             if found[-1] == str(inside):
-                return int(child)
+                return child
     raise LaunchError("a rank ended as soon as it was forked")
+
+
+def _listed_children(server: int) -> Iterator[int]:
+    yield from map(int, Path(f"/proc/{server}/task/{server}/children").read_text(encoding="ascii").split())
+
+
+def _found_children(server: int) -> Iterator[int]:
+    with suppress(psutil.NoSuchProcess):
+        yield from (child.pid for child in psutil.Process(server).children())

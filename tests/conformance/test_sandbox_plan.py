@@ -19,11 +19,12 @@ from conformance.execution.fork_servers import own_files
 from conformance.execution.restart import restart
 from conformance.sandbox import cgroups as cgroup_module
 from conformance.sandbox import plan as plans
+from conformance.sandbox import sandbox as sandbox_module
 from conformance.sandbox import zygote as zygote_module
 from conformance.sandbox.attempts import Sandboxes
 from conformance.sandbox.cgroups import cgroups, memory_kills
 from conformance.sandbox.plan import Plan, clean_environment, completed, ladder
-from conformance.sandbox.sandbox import Sandbox
+from conformance.sandbox.sandbox import Sandbox, outside_id
 from conformance.sandbox.view import TMP, View, view_of
 from conformance.sandbox.zygotes import BusyError, RefusedError
 from conformance.scenarios.scenario import Scenario
@@ -377,6 +378,19 @@ def test_a_cgroup_of_version_2_is_made_beside_the_own_one(tmp_path):
 def test_without_a_writable_cgroup_there_is_none(tmp_path):
     with cgroups(tmp_path, VERSION_1) as groups:
         assert groups == {}
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_child_is_found_also_where_the_list_of_children_leaves_it_out(listed, monkeypatch):
+    with subprocess.Popen(["sleep", "60"]) as child:  # noqa: S607
+        try:
+            if not listed:
+                monkeypatch.setattr(sandbox_module, "_listed_children", lambda _: iter(()))
+            assert outside_id(os.getpid(), child.pid) == child.pid
+        finally:
+            child.kill()
+    with pytest.raises(LaunchError, match="a rank ended as soon as it was forked"):
+        outside_id(os.getpid(), child.pid)
 
 
 def test_a_deadline_stays_bounded_on_a_loaded_machine():
