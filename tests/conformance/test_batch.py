@@ -22,6 +22,7 @@ from conformance.batch.entries import Entry, entries, left_out
 from conformance.batch.folders import MOST_DEPTH, remove_tree
 from conformance.batch.results import Results
 from conformance.cli import main
+from conformance.commands.course import naming_faults_of
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 from pytest_ddp.pool.launcher import EXIT_SECONDS
@@ -97,11 +98,6 @@ def test_a_course_is_graded_once_and_its_gradebook_names_what_to_look_at(course,
     assert "--html is for one report" in capsys.readouterr().err
     assert main(["grade", str(course), "--out", str(out), "--seed", "2", "--core", *ASKED, "--resume"]) == 2
     assert "the seed was '1' and is '2'. Nothing was changed" in capsys.readouterr().err
-    others = ("--components", "loader_generator", *ASKED[2:], "--resume")
-    (tmp_path / "rubric.toml").unlink()
-    assert main(command(course, *others)) == 0
-    assert f"points are those of {out / 'rubric.toml'}" in capsys.readouterr().err
-    assert [rows(course)["ada"][name] for name in ("overhead_model", "loader_generator")] == ["10", "0"]
 
 
 @pytest.mark.long
@@ -122,6 +118,16 @@ def test_after_a_kill_the_gradebook_is_the_same(course):
         assert not psutil.wait_procs(tree, EXIT_SECONDS)[1], "what it started ends with it"
     assert main(command(course, *ASKED, "--resume")) == 0
     assert (out / "gradebook.csv").read_bytes() == whole
+
+
+def test_components_that_are_asked_for_later_are_added_and_the_rubric_is_kept(ada_alone, capsys, tmp_path):
+    (tmp_path / "rubric.toml").write_text('[overhead_model.aspects]\n"best bucket size" = {points = 6.5}\n')
+    assert main(command(ada_alone, *ASKED[2:], "--rubric", str(tmp_path / "rubric.toml"))) == 0
+    (tmp_path / "rubric.toml").unlink()
+    capsys.readouterr()
+    assert main(command(ada_alone, *ASKED[2:], "--components", "loader_generator", "--resume")) == 0
+    assert f"points are those of {ada_alone.parent / 'out' / 'rubric.toml'}" in capsys.readouterr().err
+    assert [rows(ada_alone)["ada"][name] for name in ("overhead_model", "loader_generator")] == ["10", "0"]
 
 
 def test_a_roster_gives_names(course):
@@ -224,9 +230,10 @@ def test_what_is_no_submission_is_named(course):
     assert others == ["bea.rar", "dan.zip", "eve", "fay.zip", "notes.txt"]
 
 
-def test_whoever_is_not_in_the_roster_is_named_at_the_beginning_and_at_the_end(course, capsys):
+def test_whoever_is_not_in_the_roster_is_named_at_the_beginning_and_at_the_end(course, capsys, monkeypatch):
+    monkeypatch.setattr("conformance.commands.course._grade_found", lambda *_: None)
     (course.parent / "roster.csv").write_text("name,path\nabsent,absent\n", encoding="utf-8")
-    assert main(command(course, *ASKED, "--roster", str(course.parent / "roster.csv"))) == 0
+    assert main(command(course, *ASKED, "--roster", str(course.parent / "roster.csv"), "--executor", "ray")) == 0
     said = capsys.readouterr().err
     assert said.count("left out, and not in the gradebook, since not in ") == 2
     assert said.rstrip().endswith("roster.csv: ada, bob, dan.zip, eve, fay.zip")
@@ -243,18 +250,17 @@ def test_archives_have_names_in_large_letters_too(tmp_path):
     assert [one.name for one in entries(tmp_path)] == ["Ada", "bob", "cy", "dan"]
 
 
-def test_a_folder_that_cannot_be_written_is_the_users_matter(course, capsys, monkeypatch):
-    (course.parent / "out").touch()
-    assert main(command(course, *ASKED)) == 2
-    assert "out cannot be written: File exists; put that right" in capsys.readouterr().err
-    (course.parent / "out").unlink()
-
-    def full(*_):
+def test_a_folder_that_cannot_be_written_is_the_users_matter(tmp_path):
+    (tmp_path / "out").touch()
+    results = Results(tmp_path / "out", (), ())
+    there = pytest.raises(UsageError, match="out cannot be written: File exists; put that right")
+    with there, naming_faults_of(results.out), results.alone():
+        pass
+    full = pytest.raises(UsageError, match="out cannot be written: No space left on device; put that right, and repeat")
+    with full, naming_faults_of(results.out):
         raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Results, "begin", full)
-    assert main(command(course, *ASKED)) == 2
-    assert "out cannot be written: No space left on device; put that right, and repeat" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError), naming_faults_of(results.out):
+        (tmp_path / "elsewhere").read_bytes()
 
 
 def test_an_archive_with_too_many_files_or_names_outside_is_refused(tmp_path):
