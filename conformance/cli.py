@@ -33,7 +33,10 @@ def resume(kept: int, small: bool) -> int:  # noqa: FBT001  called from text
 
 
 def _run(given: list[str], *, restarts: bool) -> int:
-    options = _parser().parse_args(given if given and given[0] in _COMMANDS else ["grade", *given])
+    options, unknown = _parser().parse_known_args(given if given and given[0] in _COMMANDS else ["grade", *given])
+    if unknown:
+        of = "" if options.command == "grade" else f" {options.command}"
+        raise UsageError(f"{' '.join(unknown)} is not understood; `{COMMAND}{of} --help` lists the options")
     options.given, options.restarts = given, restarts
     if vars(options).get("packages"):
         sys.path.append(str(installed(options.packages)))  # the ranks have the same path

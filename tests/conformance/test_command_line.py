@@ -29,6 +29,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
             [str(EXAMPLES / "correct"), "--components", "nave_ddp"],
             "--components: there is no nave_ddp; choose from naive_ddp",
         ),
+        (
+            [str(EXAMPLES / "correct"), "--cmponents", "ddp"],
+            "--cmponents ddp is not understood; `pytest-ddp-grade --help`",
+        ),
         ([str(EXAMPLES / "correct"), "--components", ","], "--components is empty; choose from naive_ddp"),
         ([str(EXAMPLES / "correct"), "--world-size", "0"], "--world-size 0"),
         (
