@@ -103,7 +103,12 @@ def _nested(path: Path) -> Path:
     ours = [file.parents[1] for file in own if _ADAPTER.search(file.read_text("utf-8", "replace"))]
     if len(ours) == 1:
         return ours[0]
-    what = f"give one of {', '.join(map(str, ours))}" if ours else "start in your repository, or give its path"
+    if ours:
+        what = f"give one of {', '.join(map(str, ours))}"
+    elif path.resolve() == Path.cwd():
+        what = "start in your repository, or give its path"
+    else:
+        what = "a submission is a folder that has one of them"
     raise UsageError(f"no adapters in {path.resolve()}: neither {' nor '.join(_PLACES)} is there; {what}")
 
 

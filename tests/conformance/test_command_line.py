@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
     ("arguments", "words"),
     [
         (["no/such/path"], "no/such/path is no folder, no file and no module that Python can import from here"),
-        ([str(EXAMPLES)], "neither tests/adapters.py nor adapters.py is there"),
+        ([str(EXAMPLES)], "adapters.py is there; a submission is a folder that has one of them"),
         ([str(EXAMPLES / "README.md")], "is no Python file: a submission is a folder, a .py file or a module"),
         (
             [str(EXAMPLES / "correct"), "--components", "nave_ddp"],
