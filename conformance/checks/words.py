@@ -7,7 +7,7 @@ from conformance.scenarios.scenario import Scenario
 RACE = "This is a race"
 WAIT = (
     "Every collective with `async_op=True` returns a handle: call its `wait()` before its result is used. Without "
-    "that, numbers are wrong now and then, on a fast network more often."
+    "that, numbers are wrong now and then, on a slow network more often."
 )
 ONE_FILE = (
     "A checkpoint is one file, at the path that is given. Rank 0 writes all that is saved into it, every rank loads "

@@ -14,7 +14,7 @@ _OWNERS = held(
     "b1, b2    | 0.1 MB| rank 0 | 0.2 MB on rank 0",
     says="Each rank keeps the state of its own parameters only: 16.2 and 18 MB, instead of 34.2 MB on both.",
 )
-ACCUMULATED = over_time(
+_ACCUMULATED = over_time(
     ("rank 0", "[micro 1: local][micro 2: local][micro 3][all-reduce the sum][step]"),
     ("rank 1", "[micro 1: local][micro 2: local][micro 3][all-reduce the sum][step]"),
     says="Gradients of the first passes only add up in `.grad`; the last pass sends the whole sum, once.",
@@ -53,8 +53,11 @@ OF_ASPECTS: Mapping[str, Topic] = {
         ),
     ),
     "one flat tensor": Topic(
-        "Each collective costs a fixed time, whatever its size. A hundred small ones cost a hundred times that.",
-        ("Gradients of another dtype do not fit into the same tensor: make one tensor for each dtype.",),
+        "Each collective costs a fixed time beside that for its bytes. A hundred small ones cost that a hundred times.",
+        (
+            "Gradients of another dtype do not fit into the same tensor: make one tensor for each dtype.",
+            "A gradient is sent twice in a step, or parameters are sent again in each step.",
+        ),
         over_time(
             ("naive", "[all-reduce w1][all-reduce w2][all-reduce w3][step]"),
             ("flat", "[all-reduce w1 w2 w3][step]"),
@@ -63,11 +66,15 @@ OF_ASPECTS: Mapping[str, Topic] = {
     "overlap with backward": Topic(
         "The network can work while backward computes. A wrapper that sends everything after backward makes every "
         "processor wait for the network in every step.",
-        (TENSOR_HOOK, "`wait()` is called in the hook: backward stands still until the collective is over."),
+        (
+            TENSOR_HOOK,
+            "`wait()` is called in the hook: backward stands still until the collective is over.",
+            "A gradient is sent twice in a step: from its hook, and again after backward.",
+        ),
         over_time(
             ("late: compute", "[backward 3][backward 2][backward 1]"),
             ("      network", "                                    [all-reduce 3 2 1 ...]"),
-            ("early: compute", "[backward 3][backward 2][backward 1][wait][step]"),
+            ("early: compute", "[backward 3][backward 2][backward 1][wait            ][step]"),
             ("       network", "            [all-reduce 3][all-reduce 2][all-reduce 1]"),
             says="Layer 3 is the last of the model: backward computes its gradient first.",
         ),
@@ -104,9 +111,9 @@ OF_ASPECTS: Mapping[str, Topic] = {
         ),
     ),
     "state is sharded": Topic(
-        "Adam keeps two numbers for each parameter. Divided among N ranks, this state needs an N-th of the memory: "
+        "Adam keeps two numbers for each element of a parameter. Divided among N ranks, each keeps an N-th of them: "
         "that is what the optimizer is for.",
-        ("Every rank makes the inner optimizer with all parameters: then each of them keeps the whole state.",),
+        ("The inner optimizer, made of `optimizer_cls`, gets all parameters on every rank: nothing is saved.",),
         _OWNERS,
     ),
     "state is balanced": Topic(
@@ -150,12 +157,24 @@ OF_ASPECTS: Mapping[str, Topic] = {
             ("rank 1", "[backward][all-reduce][step w2, its own][broadcast w1, w2]"),
         ),
     ),
+    "optimizers": Topic(
+        "An engine makes the optimizer of `optimizer_cls`: every option that the user gives must reach it.",
+        ("only lr and weight decay passed on", "The engine computes the update itself, for Adam or SGD alone."),
+        held(
+            "the user gives              | the engine makes",
+            "SGD, lr, momentum, nesterov | SGD, lr, momentum, nesterov",
+            "RMSprop, lr, alpha          | RMSprop, lr, alpha",
+        ),
+    ),
     "overhead of communication": Topic(
         "The model tells how much time communication adds after backward, before anything is measured.",
-        ("Seconds and bytes: s is in bytes, w in bytes per second, o in seconds for each collective.",),
+        (
+            "All gradients (s bytes) are left to send, in place of one of n_b buckets: s/w, not s/(n_b w).",
+            "The overhead o of one call is counted, not of all n_b calls. w is the bandwidth in bytes per second.",
+        ),
         over_time(
-            ("compute", "[backward ................]"),
-            ("network", "       [all-reduce 1][all-reduce 2]"),
+            ("compute", "[backward 1  ][backward 2  ]"),
+            ("network", "              [all-reduce 1][all-reduce 2]"),
             says="What is left after backward: the last bucket, s/(n_b w) seconds, and n_b o for the calls.",
         ),
     ),
@@ -170,8 +189,8 @@ OF_ASPECTS: Mapping[str, Topic] = {
         ),
     ),
     "each sample goes to one rank": Topic(
-        "An epoch shows each sample once. A sample that two ranks get counts twice, and ranks with shares of different "
-        "lengths wait for one another for ever.",
+        "A sample that two ranks get counts twice. Shares of different lengths make ranks wait for ever: repeat as few "
+        "samples as even them out, or with `drop_last` leave as few out.",
         (
             "Ranks shuffle with different seeds: their shares overlap, and samples are missing.",
             "The rest of the division is given to one rank alone, which then makes more steps than the others.",
@@ -183,9 +202,11 @@ OF_ASPECTS: Mapping[str, Topic] = {
         ),
     ),
     "a stream for each rank": Topic(
-        "Ranks that draw the same random numbers make the same dropout masks and the same augmentations: they add "
-        "nothing to one another.",
-        ("All ranks use one seed, without their rank in it.", "Streams of neighbouring seeds share a stretch."),
+        "Ranks whose loaders draw the same numbers shuffle and augment alike: they add nothing to one another.",
+        (
+            "All ranks use one seed, without their rank in it.",
+            "All ranks use one stream, each from another place in it.",
+        ),
         held("seed 7 | numbers", "rank 0 | 0.12 0.87 0.44 ...", "rank 1 | 0.95 0.03 0.61 ..."),
     ),
     "accuracy over all ranks": Topic(
@@ -205,7 +226,17 @@ OF_ASPECTS: Mapping[str, Topic] = {
             "The loss of each micro-batch is not divided by their number.",
             "Micro-batches of different sizes get equal weights.",
         ),
-        ACCUMULATED,
+        _ACCUMULATED,
+    ),
+    "one exchange of gradients": Topic(
+        "Each exchange costs time. Gradients add up on each rank first; only their sum must be averaged.",
+        ("Backward runs in `no_sync`, but forward outside it.", "The last micro-batch runs in `no_sync`, too."),
+        _ACCUMULATED,
+    ),
+    "gradient scaler": Topic(
+        "A scaler multiplies the loss, and skips a step whose gradients are infinite. All ranks must do the same.",
+        ("`scaler.update()` is called for each micro-batch.", "`optimizer.step()` is called, not `scaler.step`."),
+        _ACCUMULATED,
     ),
     "statistics over all ranks": Topic(
         "Batch norm divides by the standard deviation of the batch. With a few samples per rank, each rank's own one "
@@ -215,20 +246,20 @@ OF_ASPECTS: Mapping[str, Topic] = {
             "Backward treats mean and variance as constants, or uses the rank's own sums.",
         ),
         held(
-            "       | count | sum | sum of squares",
-            "rank 0 | 2     | 6   | 20",
-            "rank 1 | 1     | 6   | 36",
-            "all    | 3     | 12  | 56",
-            says="mean 12/3 = 4, variance 56/3 - 4 * 4 = 2.67, the same on every rank",
+            "       | count | mean | squares about the mean",
+            "rank 0 | 2     | 3    | 2",
+            "rank 1 | 1     | 6    | 0",
+            "all    | 3     | 4    | 2 + 0 + 2 (3-4)^2 + 1 (6-4)^2 = 8",
+            says="variance 8/3 = 2.67 on every rank; `running_var` takes 8/2 = 4, with N - 1",
         ),
     ),
     "a training goes on": Topic(
         "Trainings of days are interrupted. One that goes on from a checkpoint must end as if nothing had happened.",
-        (ONE_FILE, "Momentum, the scheduler, the epoch or the scaler are not saved."),
+        (ONE_FILE, "Momentum, the groups' learning rates, the epoch or the scaler are not saved."),
         over_time(
             ("before", "[step 1][step 2][save] killed"),
             ("after", "                       [load][step 3][step 4]"),
-            says="Steps 3 and 4 are those of a training without a break, bit for bit.",
+            says="Steps 3 and 4 give the numbers of a training without a break.",
         ),
     ),
     "equals the unsharded model": Topic(
@@ -254,7 +285,7 @@ OF_ASPECTS: Mapping[str, Topic] = {
             ("layer 1", "[all-gather][forward] freed"),
             ("layer 2", "            [all-gather ][forward] freed"),
             ("layer 3", "                         [all-gather ][forward] freed"),
-            says="Two whole weights at a time: that of the layer which computes, and the next one.",
+            says="Two weights are whole at a time here. Each check says how many it allows.",
         ),
     ),
 }

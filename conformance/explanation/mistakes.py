@@ -46,7 +46,7 @@ def advice_in(assertion: Callable[..., Any]) -> Iterator[str]:
             for part in (part for given in call.args[1:] for part in ast.walk(given)):
                 if isinstance(part, ast.Name):
                     words = getattr(assertion, "__globals__", {}).get(part.id)
-                    yield from [words] if isinstance(words, str) else []
+                    yield from [words] if isinstance(words, str) and words.endswith((".", "?")) else []
                 elif isinstance(part, ast.Constant) and isinstance(part.value, str):
                     yield part.value
 

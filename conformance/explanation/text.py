@@ -38,11 +38,12 @@ def explained(words: Sequence[str]) -> Iterator[RenderableType]:
 
 def _checks(name: str, components: Sequence[Component]) -> Iterator[RenderableType]:
     """Explain a check; components of another kind, or that have it with another property, get a text of their own."""
-    having: dict[tuple[str, str], list[tuple[Component, Check]]] = {}
+    having: dict[tuple[str, str, str], list[tuple[Component, Check]]] = {}
     for component in components:
         for check in component.checks:
             if check.id == name:
-                having.setdefault((check.property, component.contract.kind), []).append((component, check))
+                alike = (check.property, component.contract.kind, topic(component, check).why)
+                having.setdefault(alike, []).append((component, check))
     if not having:
         raise UsageError(_unknown(name, components))
     return (part for alike in having.values() for part in _check(*alike[0], [component for component, _ in alike]))
@@ -54,7 +55,7 @@ def _check(component: Component, check: Check, alike: Sequence[Component]) -> It
     yield from _titled("What is required", Text(check.property))
     yield from _titled("Points", Text(_points(check, alike)))
     yield from _titled("Why it matters", Text(about.why))
-    yield from _titled("Usual mistakes", _listed(usual_mistakes(component, check)))
+    yield from _titled("Usual mistakes, and what helps", _listed(usual_mistakes(component, check)))
     yield from _titled("How it should be", about.picture)
 
 
@@ -67,7 +68,7 @@ def _component(component: Component) -> Iterator[RenderableType]:
         if aspect.essential and (about := OF_ASPECTS.get(aspect.name)):
             mistakes = _listed(mistakes_of(about, component))
             yield from _titled(f"{aspect.name[0].upper()}{aspect.name[1:]}", Text(about.why), about.picture)
-            yield from _titled("Usual mistakes", mistakes)
+            yield from _titled("Usual mistakes, and what helps", mistakes)
 
 
 def _aspects(component: Component) -> Table:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from conformance.checks.check import Theme
-from conformance.checks.words import ONE_FILE, TWO_MACHINES, WAIT
-from conformance.explanation.aspects import ACCUMULATED
+from conformance.checks.words import WAIT
 from conformance.explanation.pictures import held, over_time
 from conformance.explanation.topic import Topic
 
@@ -12,7 +11,7 @@ _WAITED = over_time(
     ("wrong", "[all-reduce, launched      ...............]"),
     ("", "      [step: reads .grad before it is there]"),
     ("right", "[all-reduce, launched      ...............][step]"),
-    ("", "            [backward goes on]  [wait      ]"),
+    ("", "            [backward goes on] [wait      ]"),
 )
 OF_THEMES: Mapping[Theme, Topic] = {
     "numbers": Topic(
@@ -51,9 +50,11 @@ OF_THEMES: Mapping[Theme, Topic] = {
         ),
     ),
     "use of the model": Topic(
-        "Training loops clip gradients, evaluate between steps, pass keyword arguments and load weights. What works "
-        "without the wrapper must work with it.",
+        "Training loops clip gradients, evaluate between steps, pass keyword arguments and load weights. None of this "
+        "may go wrong because of your code.",
         (
+            "`forward` drops keyword arguments: take `*args, **kwargs`, and pass both on.",
+            "What forward prepares for backward is left over where no backward follows, as in evaluation.",
             "gradients of before clipping",
             "loaded weights not used",
             "Something is kept from one call to the next, in a flag, a list or a copy, and is out of date then.",
@@ -78,13 +79,17 @@ OF_THEMES: Mapping[Theme, Topic] = {
         ),
     ),
     "accumulation": Topic(
-        "Several backward passes before one step make a larger batch. Sending after each of them wastes the network.",
+        "Several backward passes before one step make a larger batch: the step must use the sum of their gradients.",
         (
             "the last backward pass alone",
             "the last backward pass never synchronised",
-            "Counts of hooks do not start anew.",
+            "A count of finished gradients is not set back to zero before the next backward pass.",
         ),
-        ACCUMULATED,
+        over_time(
+            ("plain", "[backward 1][all-reduce] avg 1 [backward 2][all-reduce] avg 1 + avg 2"),
+            ("no_sync", "[backward 1] own 1             [backward 2][all-reduce] avg 1 + avg 2"),
+            says="Outside the brackets: what `.grad` holds. `no_sync` saves collectives, and gives the same sum.",
+        ),
     ),
     "options and groups": Topic(
         "Schedulers and users write to `optimizer.param_groups`: the learning rate of the next step is what stands "
@@ -134,7 +139,7 @@ OF_THEMES: Mapping[Theme, Topic] = {
             "saved state lost",
             "saved options lost",
             "What is saved is no copy: later steps change it, or loading changes what was given.",
-            ONE_FILE,
+            "Each rank saves or loads its own part alone, and another rank's part is lost.",
         ),
         over_time(
             ("before", "[step 1][step 2][save]"),
@@ -144,8 +149,8 @@ OF_THEMES: Mapping[Theme, Topic] = {
     ),
     "waiting": Topic(
         "A collective with `async_op=True` returns before its result is there. Code that does not wait for it reads "
-        "old numbers: now and then, and more often on a fast network.",
-        (WAIT,),
+        "old numbers: now and then, and more often on a slow network.",
+        (WAIT, "The result is copied, or written to `.grad`, before `wait()` is called."),
         _WAITED,
     ),
     "communication": Topic(
@@ -174,7 +179,6 @@ OF_THEMES: Mapping[Theme, Topic] = {
     "robustness": Topic(
         "Trainings are long: batches overflow, passes raise exceptions, ranks run on several machines.",
         (
-            TWO_MACHINES,
             "Lists of handles or hooks grow in every step: clear them.",
             "What an interrupted pass left behind is used in the next one.",
         ),

@@ -1,17 +1,21 @@
 """Finds what a check is about: that of its aspect, or of its theme."""
 
-from conformance.checks.check import Check
+from conformance.checks.check import Check, Theme
 from conformance.components.component import Component
 from conformance.explanation.aspects import OF_ASPECTS
 from conformance.explanation.themes import OF_THEMES
 from conformance.explanation.topic import Topic
 
+_SAY_MORE: tuple[Theme, ...] = ("waiting", "precision", "kinds of parameters and layers")
+
 
 def topic(component: Component, check: Check) -> Topic:
-    """Return the topic of a check: that of its aspect if there is one, else that of its theme.
+    """Return the topic of a check: that of its aspect if there is one, unless its theme says more, else of its theme.
 
     Numbers mean another thing in each component: there, it is the topic of what the component promises first.
     """
+    if check.theme in _SAY_MORE:
+        return OF_THEMES[check.theme]
     aspects = [aspect.name for aspect in component.aspects if check.id in aspect.checks and aspect.name in OF_ASPECTS]
     if aspects:
         return OF_ASPECTS[aspects[-1]]  # a check of two aspects: the special one stands last

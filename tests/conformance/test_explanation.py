@@ -20,7 +20,7 @@ from conformance.explanation.topics import promise, topic
 
 PAGE = Path(__file__).parents[2] / "docs/student.md"
 _ALL = [(component, check) for component in COMPONENTS.values() for check in component.checks]
-_PARTS = ("What is required", "Points", "Why it matters", "Usual mistakes", "How it should be")
+_PARTS = ("What is required", "Points", "Why it matters", "Usual mistakes, and what helps", "How it should be")
 
 
 def shown(*parts, width=80):

@@ -62,7 +62,7 @@ _CHECKS = (
         assertions.failed_saves_raise, theme="robustness",
         advice="Write to another name in the same folder, and `os.replace` when it is complete."),
     _extended("complete_when_it_returns", "When `save_checkpoint` has returned, on whichever rank, the file is there.",
-        checkpoints, assertions.complete_when_it_returns, theme="waiting"),
+        checkpoints, assertions.complete_when_it_returns),
     _extended("saving_changes_nothing",
         "After saving, training goes on as without it: modes, gradients and learning rates are as before.",
         having(checkpoints, goes_on=True), assertions.saving_changes_nothing, requires=("training_goes_on",)),

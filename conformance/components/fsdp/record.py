@@ -124,7 +124,7 @@ _CHECKS = (
         having(_PLAIN, clears_late=True),
         advice="`zero_grad` comes after forward here: let backward add nothing to a gradient that was cleared."),
     _in_use("trains[evaluation_mode]",
-        "Training is right in evaluation mode too, in which models train whose norms are to stay at rest.",
+        "Training is right in evaluation mode too: some models train in it, to keep norms' statistics fixed.",
         having(_PLAIN, in_evaluation=True),
         advice="`eval()` was called on the wrapped model: gather, and average gradients, in either mode."),
     _accumulate("trains[accumulation]", "The gradients of several backwards before a step add up, on the shards.",

@@ -29,7 +29,7 @@ _CHECKS = (
     _check("reproducible",
         "The same seed gives the same stream on a rank, in another run too, whatever else has drawn random numbers.",
         assertion=assertions.reproducible, theme="numbers", requires=()),
-    _check("ranks_draw_apart", "Every rank has a stream of its own, so that augmentations and dropout masks differ.",
+    _check("ranks_draw_apart", "Every rank has a stream of its own, so that shuffling and augmentations differ.",
         assertion=assertions.ranks_draw_apart, theme="numbers"),
     _check("seed_decides", "Another seed gives another stream.", assertion=assertions.seed_decides, theme="numbers"),
     _check("global_generators_stay",

@@ -74,7 +74,7 @@ EXTENDED = (
         "nothing into `.grad` before backward has begun, and let such a forward leave alone what was prepared for "
         "backward."),
     _in_use("trains[evaluation_mode]",
-        "Backward averages gradients in evaluation mode too, in which models train whose norms are to stay at rest.",
+        "Backward averages gradients in evaluation mode too: some models train in it, to keep norms' statistics fixed.",
         draws.wrapped(in_evaluation=True)),
     _in_use("trains[other_arguments]",
         "Tensors go in and out of `forward` in several arguments, tuples, dicts, named tuples, dataclasses, objects.",

@@ -32,7 +32,7 @@ _STARTS = _overlap("overlaps_backward",
     "Gradients are communicated during backward; one bucket of the whole model may start with the last gradient.",
     draws.broad_or_frozen, assertion=starts_in_backward)
 _ONCE = _check("sent_once",
-    "Each gradient is sent once in a step: no kind of collective carries more bytes than all gradients have, aligned.",
+    "Each gradient is sent once in a step: no kind of collective carries more bytes than all gradients and padding.",
     draws.broad_or_tied, sent_once)
 _FLAT = (
     _per_dtype("one_collective_per_dtype", "All gradients are sent together, in one collective.",
