@@ -13,7 +13,8 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from conformance.batch.folders import hold_depth
+from conformance.batch.folders import hold_depth, is_left_out
+from conformance.submissions.location import only_folder
 from pytest_ddp.errors import UsageError
 from pytest_ddp.pool.launcher import interpreter_command
 
@@ -30,7 +31,7 @@ def is_archive(name: str) -> bool:
 
 
 def unpacked(archive: Path, folder: Path) -> Path:
-    """Unpack an archive in a folder; return the folder, or the only one in it.
+    """Unpack an archive in a folder, without what version control and package managers keep; return the folder.
 
     Raises:
         UsageError: it is no archive, it is too large, or an entry is no plain file or lies outside.
@@ -43,8 +44,7 @@ def unpacked(archive: Path, folder: Path) -> Path:
     if ended.returncode:
         broken = f"{archive.name} cannot be unpacked: it takes over {_SECONDS} s, or breaks Python"
         raise UsageError(ended.stdout.decode() or broken)
-    inside = [path for path in folder.iterdir() if path.name != "__MACOSX"]
-    return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
+    return only_folder(folder)
 
 
 def main(archive: str, folder: str) -> None:
@@ -74,24 +74,28 @@ def _is_zip(archive: Path) -> bool:
 
 def _unpack_zip(archive: Path, folder: Path) -> None:
     with zipfile.ZipFile(archive) as opened:
-        hold_limits(archive.name, [one.file_size for one in opened.infolist()])
-        for one in opened.infolist():
+        members = [one for one in opened.infolist() if not is_left_out(Path(one.filename))]
+        hold_limits(archive.name, [one.file_size for one in members])
+        for one in members:
             _hold_inside(archive, folder, one.filename)
             if stat.S_ISLNK(one.external_attr >> 16):
                 raise UsageError(f"{archive.name} holds a link, {one.filename!r}: it is not unpacked")
-        opened.extractall(folder)  # noqa: S202  each name and the sizes were looked at
+        opened.extractall(folder, members)  # noqa: S202  each name and the sizes were looked at
 
 
 def _unpack_tar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as opened:
-        sizes = []
+        members, sizes = list[tarfile.TarInfo](), list[int]()
         for one in opened:
+            if is_left_out(Path(one.name)):
+                continue
+            members.append(one)
             sizes.append(one.size)
             hold_limits(archive.name, sizes)
             _hold_inside(archive, folder, one.name)
             if not (one.isfile() or one.isdir()):
                 raise UsageError(f"{archive.name} holds {one.name!r}, which is no plain file: it is not unpacked")
-        opened.extractall(folder, filter="data")
+        opened.extractall(folder, members, filter="data")
 
 
 def hold_limits(name: str, sizes: Sequence[int]) -> None:

@@ -15,6 +15,7 @@ from shutil import copyfile
 from conformance.batch.archives import ARCHIVES, is_archive, unpacked
 from conformance.batch.folders import content_files, remove_tree
 from conformance.batch.results import FILES
+from conformance.submissions.location import only_folder, shown
 from pytest_ddp.errors import UsageError
 
 _UNSAFE = set('/\\<>:"|?*')  # in names of folders, here or on the machines of staff
@@ -26,7 +27,7 @@ class Entry:
 
     Attributes:
         name: of the student or team, unique, fit to be the name of a folder.
-        path: a folder, an archive, a folder with nothing but an archive, or an adapters' file.
+        path: a folder, an archive, a folder with an archive and no code, or an adapters' file.
     """
 
     name: str
@@ -50,9 +51,19 @@ class Entry:
         return unpacked(archive, place) if archive else Path(copyfile(self.path, place / self.path.name))
 
     def _archive(self) -> Path | None:
-        """Return the archive that this is, or the only one in its folder: so course systems export uploads."""
-        inside = [one for one in self.path.iterdir() if one.name[0] not in "._"] if self.path.is_dir() else [self.path]
-        return inside[0] if len(inside) == 1 and inside[0].is_file() and is_archive(inside[0].name) else None
+        """Return the archive that this is, or the only one in its folder: so course systems export uploads.
+
+        Raises:
+            UsageError: its folder has several archives, and no code.
+        """
+        inside = shown(only_folder(self.path)) if self.path.is_dir() else [self.path]
+        archives = sorted(one for one in inside if one.is_file() and is_archive(one.name))
+        if any(one.is_dir() or one.suffix == ".py" for one in inside) or not archives:
+            return None
+        if len(archives) > 1:
+            names = " and ".join(one.name for one in archives)
+            raise UsageError(f"{self.path.name} holds {names}: only one of them can be graded; remove the others")
+        return archives[0]
 
     def digest(self) -> str:
         """Return a digest of the content: another name or another place is the same submission.

@@ -92,7 +92,7 @@ def _missed(reports: Sequence[Report]) -> list[tuple[str, str, int, int]]:
     submitted: Counter[str] = Counter()
     for report in reports:
         for component in report.components:
-            if component.submitted and component.graded:
+            if component.status in {"passed", "failed"}:
                 submitted[component.name] += 1
                 missed.update((component.name, mark.aspect.name) for mark in component.marks if mark.status != "passed")
     most = missed.most_common(_MOST_ASPECTS)

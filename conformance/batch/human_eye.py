@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from conformance.checks.words import RACE
+from conformance.components.registry import COMPONENTS
 from conformance.grading.report import ComponentReport, Report
 
 _ODD = {"error": "an error of the grader", "not_gradable": "this machine lacks something", "not_graded": "not graded"}
@@ -31,6 +32,10 @@ def reasons(report: Report, why: str) -> list[str]:
 def _of_component(component: ComponentReport, *, cut_off: bool) -> Iterator[str]:
     if component.status in _ODD and not (cut_off and component.status == "not_graded"):
         yield _ODD[component.status]
+    if component.missing_functions:
+        yield f"lacks {' and '.join(component.missing_functions)}"
+    elif component.not_implemented and not component.not_implemented.startswith(f"`{_first_function(component)}`"):
+        yield component.not_implemented
     if component.uses_from_torch:
         yield f"uses {', '.join(component.uses_from_torch)}"
     if component.status == "failed":
@@ -41,6 +46,11 @@ def _of_component(component: ComponentReport, *, cut_off: bool) -> Iterator[str]
         if changed:
             yield f"{changed[0]} failed because of what belongs to the grader: read its message"
         yield from _limited(component)
+
+
+def _first_function(component: ComponentReport) -> str:
+    """Return the function that a template has not implemented either: a component is not begun without it."""
+    return COMPONENTS[component.name].contract.get.name
 
 
 def _limited(component: ComponentReport) -> Iterator[str]:

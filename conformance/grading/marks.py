@@ -1,6 +1,7 @@
 """The marks of a component, from what became of its core checks. Nothing here imports torch."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -8,6 +9,8 @@ from conformance.checks.aspect import Aspect
 
 AspectStatus: TypeAlias = Literal["passed", "missing", "failed", "not_run"]
 _MISSING = 0.5
+_VERDICTS = {"passed", "failed"}
+_UNJUDGED = {"error", "not_gradable"}  # nothing is known, neither of such a check nor of those behind it
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,9 @@ def marks(aspects: Sequence[Aspect], outcomes: Mapping[str, Outcome], rules: Rul
     A check that did not run because another one failed has half of its points by default, none if that is essential.
     """
     essential = essential_checks(aspects)
+    unjudged = {check for check, outcome in outcomes.items() if outcome.status in _UNJUDGED}
     return tuple(
-        _mark(aspect, [outcomes.get(check, _UNKNOWN) for check in aspect.checks], essential, rules)
+        _mark(aspect, [outcomes.get(check, _UNKNOWN) for check in aspect.checks], essential, unjudged, rules)
         for aspect in aspects
     )
 
@@ -89,20 +93,21 @@ def essential_checks(aspects: Sequence[Aspect]) -> set[str]:
     return {check for aspect in aspects if aspect.essential for check in aspect.checks}
 
 
-def _mark(aspect: Aspect, outcomes: Sequence[Outcome], essential: Iterable[str], rules: Rules) -> Mark:
-    shares = [share(outcome, essential, rules) for outcome in outcomes]
-    status = _status(aspect, outcomes, sum(shares))
-    return Mark(aspect, aspect.points * sum(shares) / len(shares), status)
+def _mark(
+    aspect: Aspect, outcomes: Sequence[Outcome], essential: Iterable[str], unjudged: Collection[str], rules: Rules
+) -> Mark:
+    earned = [share(outcome, essential, rules) for outcome in outcomes]
+    without_verdict = (one.status not in _VERDICTS and (not one.behind or one.behind in unjudged) for one in outcomes)
+    most = [max(pair) for pair in zip(earned, without_verdict, strict=True)]
+    status = _status(aspect, {outcome.status for outcome in outcomes}, sum(most) / len(most))
+    return Mark(aspect, aspect.points * sum(earned) / len(earned), status)
 
 
-def _status(aspect: Aspect, outcomes: Sequence[Outcome], earned: float) -> AspectStatus:
-    found = {outcome.status for outcome in outcomes}
+def _status(aspect: Aspect, found: AbstractSet[str], most: float) -> AspectStatus:
+    """Return the status of an aspect that has these outcomes; `most` is the share of it that may be right."""
     if found == {"passed"}:
         return "passed"
-    unjudged = sum(
-        outcome.status != "failed" and not (outcome.behind or outcome.status == "passed") for outcome in outcomes
-    )
-    if aspect.essential and earned + unjudged < _MISSING * len(outcomes):
+    if aspect.essential and most < _MISSING:
         return "missing"
     return "not_run" if found <= {"passed", "not_run"} else "failed"
 

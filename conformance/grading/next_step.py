@@ -69,18 +69,7 @@ def in_order(report: Report) -> list[tuple[ComponentReport, CheckReport]]:
 
 def begun(report: Report) -> list[ComponentReport]:
     """Return the components of which the adapters define a function at least; all of them if they are named."""
-    return [
-        one
-        for one in report.components
-        if one.submitted or one.missing_functions or one.not_implemented or report.named
-    ]
-
-
-def _why_not_begun(component: ComponentReport) -> str:
-    """Say what a component that is not submitted lacks."""
-    if component.missing_functions:
-        return f"The adapters lack {' and '.join(f'`{one}`' for one in component.missing_functions)}."
-    return f"{component.not_implemented}." if component.not_implemented else "The adapters have no function of it."
+    return [one for one in report.components if one.submitted or one.why_not_submitted or report.named]
 
 
 def _is_essential(component: ComponentReport, check: CheckReport) -> bool:
@@ -101,7 +90,8 @@ def _scripts(check: CheckReport) -> Iterator[tuple[str, str]]:
 
 
 def _begin(report: Report, component: ComponentReport) -> NextStep:
-    words = (_why_not_begun(component), f"Write it; it is worth {component.max_points:g} points.")
+    why = component.why_not_submitted or "The adapters have no function of it."
+    words = (why, f"Write it; it is worth {component.max_points:g} points.")
     return NextStep(f"write {component.name}", words, (_read(component), _again(report, component)))
 
 

@@ -191,6 +191,13 @@ class ComponentReport:
         return "failed" if found & {"failed", "not_run"} else "passed"
 
     @property
+    def why_not_submitted(self) -> str:
+        """Which function keeps it from being graded, in a sentence; empty if the adapters have none of it."""
+        if self.missing_functions:
+            return f"The adapters lack {' and '.join(f'`{one}`' for one in self.missing_functions)}."
+        return f"{self.not_implemented}." if self.not_implemented else ""
+
+    @property
     def marks(self) -> tuple[Mark, ...]:
         """The mark of each aspect."""
         return marks(self.aspects, {check.id: Outcome(check.status, check.behind) for check in self.core}, self.rules)

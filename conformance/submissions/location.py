@@ -5,6 +5,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Self
 from pytest_ddp.errors import UsageError
 
 _PLACES = ("tests/adapters.py", "adapters.py")
+_WRAPPED = 3  # folders that hold nothing but another one
 _ADAPTERS = "adapters"
 _TEMPLATE_PACKAGE = "cs336-basics"
 _ADAPTER = re.compile(r"\bdef get_(\w*ddp|fsdp|sharded_optimizer)")  # tells it from the adapters of another assignment
@@ -81,6 +83,7 @@ def locate(given: str) -> Location:
     """
     path = Path(given)
     if path.is_dir():
+        path = only_folder(path)
         for place in _PLACES:
             if (path / place).is_file():
                 return _in_folder(given, path.resolve(), place)
@@ -94,6 +97,25 @@ def locate(given: str) -> Location:
         if PathFinder.find_spec(package, [here]):
             return Location(given, given, import_roots=(here,))
     raise UsageError(f"{given} is no folder, no file and no module that Python can import from here")
+
+
+def only_folder(path: Path) -> Path:
+    """Return the folder in which a submission begins: where a folder holds another one alone, that one.
+
+    An archive, and an export of a course system, often has the project in a folder, which may be in another one.
+    """
+    with suppress(OSError):  # a folder that cannot be read
+        for _ in range(_WRAPPED):
+            inside = [] if any((path / place).exists() for place in _PLACES) else shown(path)
+            if len(inside) != 1 or inside[0].is_symlink() or not inside[0].is_dir():
+                break
+            path = inside[0]
+    return path
+
+
+def shown(folder: Path) -> list[Path]:
+    """Return what is in a folder, without what systems put there: names that begin with a dot or an underscore."""
+    return [one for one in folder.iterdir() if one.name[0] not in "._"]
 
 
 def _nested(path: Path) -> Path:

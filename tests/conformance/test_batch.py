@@ -244,6 +244,39 @@ def test_results_never_lie_in_a_submission(course):
         entries(course, None, course / "ada" / "out")
 
 
+def zipped(at, *names):
+    at.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(at, "w") as archive:
+        for name in names:
+            archive.writestr(name, "")
+    return at
+
+
+def test_an_archive_beside_a_report_is_the_submission_and_of_two_none_is(tmp_path):
+    ada = Entry("ada", tmp_path / "ada")
+    zipped(tmp_path / "ada" / "upload" / "code.zip", "hw/adapters.py", ".DS_Store")
+    (tmp_path / "ada" / "upload" / "writeup.pdf").touch()
+    assert ada.folder(tmp_path / "place") == tmp_path / "place" / "hw"
+    zipped(tmp_path / "ada" / "upload" / "old.zip", "adapters.py")
+    with pytest.raises(UsageError, match=r"ada holds code\.zip and old\.zip: only one of them can be graded"):
+        ada.folder(tmp_path / "place")
+    (tmp_path / "ada" / "upload" / "adapters.py").touch()
+    assert ada.folder(tmp_path / "place") == tmp_path / "ada"
+
+
+def test_what_package_managers_keep_is_neither_unpacked_nor_a_reason_to_refuse(tmp_path):
+    names = [f"hw/node_modules/{number}" for number in range(MOST_FILES)]
+    place = unpacked(zipped(tmp_path / "x.zip", "hw/adapters.py", *names), tmp_path / "zip")
+    assert [path.name for path in place.iterdir()] == ["adapters.py"]
+    link = tarfile.TarInfo("hw/.venv/bin/python")
+    link.type, link.linkname = tarfile.SYMTYPE, "/usr/bin/python3"
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        archive.addfile(link)
+        archive.addfile(tarfile.TarInfo("hw/adapters.py"))
+    place = unpacked(tmp_path / "x.tar", tmp_path / "tar")
+    assert [path.name for path in place.iterdir()] == ["adapters.py"]
+
+
 def test_archives_have_names_in_large_letters_too(tmp_path):
     for name in ("Ada.ZIP", "bob.Tar.Gz", "cy.tar.xz", "dan.tar.bz2"):
         (tmp_path / name).touch()

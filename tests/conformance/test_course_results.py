@@ -43,6 +43,7 @@ def report(*components, name="ada", **more):
 
 RIGHT = component(check("averages"), check("sums"), check("overlaps"))
 WRONG = component(check("averages", "failed", cause="sums instead of averaging"), check("sums"), check("overlaps"))
+ABSENT = component(check("averages", "not_run"), name="fsdp", submitted=False)
 UNGRADED = component(check("averages", "not_run"), graded=False)
 
 
@@ -143,6 +144,13 @@ LIMITED = component(check("averages", "failed"), check("sums", "failed"), check(
         (report(component(check("averages", "error"))), "", ["ddp: an error of the grader"]),
         (report(component(check("averages", "not_gradable"))), "", ["ddp: this machine lacks something"]),
         (report(replace(RIGHT, uses_from_torch=("DDP",))), "", ["ddp: uses DDP"]),
+        (report(RIGHT, replace(ABSENT, missing_functions=("f", "g"))), "", ["fsdp: lacks f and g"]),
+        (report(RIGHT, replace(ABSENT, not_implemented="`get_fsdp` raises NotImplementedError")), "", []),
+        (
+            report(RIGHT, replace(ABSENT, not_implemented="`fsdp_gather` raises NotImplementedError")),
+            "",
+            ["fsdp: `fsdp_gather` raises NotImplementedError"],
+        ),
         (
             report(component(check("averages", "failed", diagnosis="This is a race: 3 of 11"), check("sums"))),
             "",
@@ -169,6 +177,9 @@ LIMITED = component(check("averages", "failed"), check("sums", "failed"), check(
         "error",
         "lacks",
         "borrowed",
+        "misnamed",
+        "not_begun",
+        "half_begun",
         "race",
         "integrity",
         "limited",

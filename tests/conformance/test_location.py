@@ -196,6 +196,22 @@ def test_a_submission_in_the_official_layout_is_found_below_the_folder(tmp_path)
         locate(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("files", "root"),
+    [
+        (["hw/adapters.py", "hw/ddp.py", ".DS_Store", "__MACOSX/x"], "hw"),
+        (["out/a1/hw/adapters.py"], "out/a1/hw"),
+        (["hw/tests/adapters.py"], "hw"),
+        (["tests/adapters.py"], "."),
+    ],
+)
+def test_a_submission_may_lie_in_folders_that_hold_nothing_else(tmp_path, files, root):
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert locate(str(tmp_path)).root == str(tmp_path / root)
+
+
 def test_the_official_layout_imports_the_package_of_another_assignment(tmp_path):
     """As in the handout: `cs336-basics/` with a pyproject.toml beside `cs336_systems/`, with and without `src`."""
     for name in ("cs336-basics/cs336_basics", "cs336-extra/src/extra", "cs336_systems", "tests"):

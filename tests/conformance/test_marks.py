@@ -28,6 +28,9 @@ def points(**outcomes):
         ({"a": FAILED, "b": FAILED}, 4),
         ({"a": FAILED, "b": FAILED, "d": FAILED, "e": FAILED}, 2),
         ({"a": FAILED, "b": ERROR}, 6),
+        ({"a": ERROR, "b": Outcome("not_run", "a"), "c": Outcome("not_run", "a")}, 4),
+        ({"a": FAILED, "b": Outcome("not_run", "a"), "c": Outcome("not_run", "a"), "d": FAILED}, 2),
+        ({"a": ERROR, "b": Outcome("not_run", "a"), "d": FAILED}, 4),
         ({"d": Outcome("not_run", "")}, 8),
     ],
     ids=[
@@ -40,6 +43,9 @@ def points(**outcomes):
         "at_most_forty_percent",
         "and_less_if_less_is_right",
         "an_error_of_the_grader_misses_nothing",
+        "nothing_yet_behind_an_error_of_the_grader",
+        "a_failure_is_no_error_of_the_grader",
+        "an_error_of_the_grader_is_no_limit",
         "nothing_for_what_is_not_offered",
     ],
 )

@@ -43,7 +43,8 @@ def _about(report: Report) -> str:
 def _tests(component: ComponentReport) -> Iterator[dict[str, Any]]:
     if not component.submitted or not component.graded:
         score = {"score": 0.0, "max_score": component.max_points, "status": "failed"}
-        yield {"name": component.name, "output": component.status.replace("_", " "), **score}
+        said = component.why_not_submitted or component.status.replace("_", " ")
+        yield {"name": component.name, "output": said, **score}
         return
     for check in component.unmarked:
         if check.status != "passed":

@@ -34,7 +34,8 @@ def explained(check: CheckReport) -> str:
 def component_line(component: ComponentReport) -> str:
     """Return a component, its verdict and its points as an item of a list."""
     verdict = component.status.replace("_", " ")
-    return f"- `{component.name}`: {verdict}, {component.points:g} of {component.max_points:g} points"
+    why = f". {component.why_not_submitted}" if component.why_not_submitted else ""
+    return f"- `{component.name}`: {verdict}, {component.points:g} of {component.max_points:g} points{why}"
 
 
 def _pieces(report: Report) -> Iterator[str]:
@@ -49,9 +50,12 @@ def _pieces(report: Report) -> Iterator[str]:
         yield f"Isolation: {about.isolation}\n\n"
     yield "| component | verdict | points |\n|---|---|---:|\n"
     for component in report.components:
-        if component.submitted:
+        if component.submitted or component.why_not_submitted:
             yield from _rows(component)
     yield "\n"
+    for component in report.components:
+        if component.why_not_submitted:
+            yield f"{component_line(component)}\n\n"
     for component in report.components:
         for check in component.checks:
             if check.status in {"failed", "error", "not_gradable"}:
@@ -61,7 +65,7 @@ def _pieces(report: Report) -> Iterator[str]:
 def _rows(component: ComponentReport) -> Iterator[str]:
     points = f"{component.points:g} of {component.max_points:g}"
     yield f"| **`{component.name}`** | {component.status.replace('_', ' ')} | {points} |\n"
-    for mark in component.marks if component.status != "passed" else ():
+    for mark in component.marks if component.submitted and component.status != "passed" else ():
         missing = ", missing" if mark.status == "missing" else ""
         yield f"| {mark.aspect.name}{missing} | | {round(mark.points, 2):g} of {mark.aspect.points:g} |\n"
 
