@@ -4,6 +4,8 @@ A process of its own unpacks it, which may use little memory and time: an archiv
 known of the files in it.
 """
 
+import errno
+import os
 import resource
 import stat
 import subprocess
@@ -23,6 +25,8 @@ MOST_FILES = 10_000
 MOST_BYTES = 2**28
 _MEMORY_BYTES = 2**29
 _SECONDS = 60  # of CPU time
+FULL = {errno.ENOSPC, errno.EDQUOT}  # a disk is full
+_FULL = 3  # the exit code that says so
 
 
 def is_archive(name: str) -> bool:
@@ -35,12 +39,15 @@ def unpacked(archive: Path, folder: Path) -> Path:
 
     Raises:
         UsageError: it is no archive, it is too large, or an entry is no plain file or lies outside.
+        OSError: the disk is full.
     """
     if not archive.stat().st_size:
         raise UsageError(f"{archive.name} cannot be unpacked: it is empty")
     call = "from conformance.batch.archives import main; main(*sys.argv[1:])"
     command = [*interpreter_command(call), str(archive), str(folder)]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if ended.returncode == _FULL:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     if ended.returncode:
         broken = f"{archive.name} cannot be unpacked: it takes over {_SECONDS} s, or breaks Python"
         raise UsageError(ended.stdout.decode() or broken)
@@ -55,6 +62,10 @@ def main(archive: str, folder: str) -> None:
         _unpack(Path(archive), Path(folder))
     except UsageError as error:
         said = str(error)
+    except OSError as error:
+        if error.errno in FULL:
+            sys.exit(_FULL)
+        said = f"{Path(archive).name} cannot be unpacked: {error}"
     except Exception as error:  # noqa: BLE001  tarfile and zipfile raise whatever a damaged archive leads to
         said = f"{Path(archive).name} cannot be unpacked: {str(error) or type(error).__name__}"
     else:

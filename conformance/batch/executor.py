@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, Self
 
+from conformance.batch.archives import FULL
 from conformance.batch.entries import Entry
 from conformance.batch.record import Record
 from pytest_ddp.errors import UsageError
@@ -31,10 +32,17 @@ class Job:
     number: int = 1
 
     def folder(self) -> Path:
-        """Return what to grade, unpacked where it is an archive; raise UsageError if it must not be."""
+        """Return what to grade, unpacked where it is an archive.
+
+        Raises:
+            UsageError: it must not be unpacked, or cannot be read.
+            OSError: the disk is full, for which the submission is not to blame.
+        """
         try:
             return self.entry.folder(self.record.folder / "submission").resolve()
         except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to each other
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise
             raise UsageError(f"{self.entry.path.name} cannot be read: {error}") from None
 
 

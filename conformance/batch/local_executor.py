@@ -9,7 +9,7 @@ from typing import Self
 
 from conformance.batch.executor import Job, Outcome, grade_command
 from conformance.batch.graders import Graders, WarmProcess
-from conformance.batch.record import Record
+from conformance.batch.record import SCRIPTS, Record
 from conformance.grading.grade import Grading
 from pytest_ddp.errors import UsageError
 
@@ -70,10 +70,10 @@ class LocalExecutor:
         self._began(job.record)
         try:
             folder = job.folder()
-        except (UsageError, OSError) as error:
+        except UsageError as error:
             return Outcome("refused", str(error))
         record = job.record
-        command = grade_command(job.arguments, folder, record.next_part(), record.folder / "scripts")
+        command = grade_command(job.arguments, folder, record.next_part(), record.folder / SCRIPTS)
         with closing(self._graders.run(command, record.folder / "log.txt", record.temporary, job.limit)) as run:
             for ended in run:
                 if self._stop.is_set():

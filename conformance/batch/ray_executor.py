@@ -122,10 +122,13 @@ class RayExecutor:
         most = self._jobs or _AHEAD * self._slots()
         while self._waiting and len(self._running) < most:
             job = self._waiting.popleft()
+            folder = None
             try:
                 folder = job.folder()
                 shipment = Shipment.of(job, folder)
             except (UsageError, OSError) as error:
+                if isinstance(error, OSError) and folder is None:  # the disk is full
+                    raise
                 yield job, Outcome("refused", str(error))
             else:
                 stream = self._task.remote(self._grading, shipment)

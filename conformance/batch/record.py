@@ -21,6 +21,7 @@ from conformance.grading.visible import visible
 from pytest_ddp.errors import UsageError
 
 PACKAGES = "the packages of --with"  # in a key: only what lacks something depends on them
+SCRIPTS = "scripts"  # the name of the folder with them
 _NOT_GRADED = "not_graded"
 
 
@@ -102,6 +103,13 @@ class Record:
         finished = graded or bool(merged.not_graded_because or stopped)
         return replace(merged, submission=self.name, finished=finished, stopped_because=stopped)
 
+    def known(self) -> Report:
+        """Return what is known; raise UsageError if nothing is."""
+        report = self.report()
+        if report is None:
+            raise UsageError(f"{self.folder}: the grade was cut off before it began with this: go on with --resume")
+        return report
+
     def ungraded(self) -> tuple[str, ...]:
         """Return the components that are still to be graded; none if the submission is settled."""
         report = self.report()
@@ -118,10 +126,7 @@ class Record:
 
     def write(self, rubric: Rubric) -> Report:
         """Write the report with the points of a rubric, for staff (JSON) and students (HTML); return the former."""
-        report = self.report()
-        if report is None:
-            raise UsageError(f"{self.folder}: the grade was cut off before it began with this: go on with --resume")
-        pointed = regraded(report, rubric)
+        pointed = regraded(self.known(), rubric)
         replace_text(self.folder / "report.json", to_json_text([pointed]))
         replace_text(self.folder / "report.html", to_html([for_students(pointed)], here=False))
         return pointed
@@ -149,8 +154,22 @@ class Record:
         return [self._named(Report.from_json(one)) for one in plain]
 
     def _named(self, part: Report) -> Report:
-        """Return a part that calls the submission by its name: the place where it was graded tells nothing."""
-        return replace(part, not_graded_because=part.not_graded_because.replace(part.submission, self.name))
+        """Return a part that calls the submission by its name, and its scripts by where they are now.
+
+        The place where it was graded tells nothing, and the folder of results may have moved since.
+        """
+        why, scripts = part.not_graded_because.replace(part.submission, self.name), f"{self.name}/{SCRIPTS}/"
+        components = (
+            replace(
+                one, checks=tuple(replace(check, script=self._moved(check.script, scripts)) for check in one.checks)
+            )
+            for one in part.components
+        )
+        return replace(part, not_graded_because=why, components=tuple(components))
+
+    def _moved(self, script: str, below: str) -> str:
+        _, found, path = script.partition(below)
+        return str(self.folder / SCRIPTS / path) if found else script
 
 
 def _merged(before: Report, part: Report) -> Report:
@@ -162,6 +181,8 @@ def _merged(before: Report, part: Report) -> Report:
     graded = {one.name: one for one in part.components if one.graded}
     merged = replace(
         before,
+        environment=part.environment if part.environment.isolation else before.environment,
+        harness_failed=before.harness_failed or part.harness_failed,
         components=(*(graded.get(one.name, one) for one in before.components), *others),
         stand_ins=tuple(sorted({*before.stand_ins, *part.stand_ins})),
     )

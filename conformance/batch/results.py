@@ -4,7 +4,7 @@ import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.batch.gradebook import Graded, class_page, gradebook
@@ -85,6 +85,16 @@ class Results:
         manifest = {"names": self.names, "components": self.components, "how": how}
         replace_text(self.out / MANIFEST, json.dumps(manifest, indent=1))
         self.keep_rubric(rubric)
+
+    def without_those_who_are_gone(self) -> tuple["Results", list[str]]:
+        """Return these results without those whose folder was deleted, and their names."""
+        gone = [name for name in self.names if not self.record(name).folder.exists()]
+        return replace(self, names=tuple(name for name in self.names if name not in gone)), gone
+
+    def hold_known(self) -> None:
+        """Raise UsageError if nothing is known of somebody."""
+        for name in self.names:
+            self.record(name).known()
 
     def keep_rubric(self, rubric: Path | None) -> None:
         """Keep a rubric for later runs."""

@@ -16,6 +16,7 @@ import tarfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
@@ -28,6 +29,7 @@ from conformance.batch.archives import hold_limits, unpacked
 from conformance.batch.executor import Job, grade_command
 from conformance.batch.folders import content_files, is_left_out
 from conformance.batch.graders import Graders, cut
+from conformance.batch.record import SCRIPTS
 from conformance.grading.formats.report_file import replace_text
 from conformance.reproduction.files import remove_stale
 from conformance.submissions.location import Location
@@ -123,9 +125,11 @@ def graded(shipment: Shipment, graders: Graders, node: str) -> Generator[Update]
     """Grade a submission on this machine, the other one; yield what is new whenever a component has ended.
 
     Raises:
-        UsageError: this machine has another version of Python, torch or pytest-ddp.
+        UsageError: this machine has another version of Python, torch or pytest-ddp, or refuses required sandboxes.
     """
     _hold_versions(shipment, node)
+    if "require" in shipment.arguments:
+        hold_sandboxes(small="--small" in shipment.arguments)
     _remove_left_behind()
     with TemporaryDirectory(prefix=f"{_ROOT}{os.getpid()}-") as root:
         run = _Run(Path(root).resolve(), node, _unpacked(shipment, Path(root).resolve()))
@@ -137,6 +141,16 @@ def graded(shipment: Shipment, graders: Graders, node: str) -> Generator[Update]
                 if not ended and run.has_news():
                     yield run.update("runs")
         yield run.update("ended" if ended else "cut off")
+
+
+@cache
+def hold_sandboxes(*, small: bool) -> None:
+    """Raise UsageError if this machine refuses sandboxes."""
+    from conformance.execution.fork_servers import fork_servers  # noqa: PLC0415  imports torch
+    from conformance.grading.grade import hold_required  # noqa: PLC0415  as above
+
+    with fork_servers("require", small=small) as launcher:
+        hold_required(launcher)
 
 
 def _remove_left_behind() -> None:
@@ -236,7 +250,7 @@ class Inbox:
 
     def begin(self) -> None:
         """Remove the scripts of an earlier run, as a grader on this machine does."""
-        scripts = self.job.record.folder / "scripts"
+        scripts = self.job.record.folder / SCRIPTS
         remove_stale(Location(str(self.folder), "", file=""), self.job.components, scripts)
 
     def take(self, update: Update) -> None:
@@ -259,11 +273,11 @@ class Inbox:
     def _place(self, update: Update, name: str) -> Path:
         if name == "part.json":
             return self.part
-        return self.job.record.folder / "scripts" / self._below / Path(name).relative_to(f"scripts/{update.below}")
+        return self.job.record.folder / SCRIPTS / self._below / Path(name).relative_to(f"scripts/{update.below}")
 
     def _here(self, update: Update, text: str) -> str:
         """Return a text with the paths of this machine."""
-        scripts = self.job.record.folder / "scripts"
+        scripts = self.job.record.folder / SCRIPTS
         text = text.replace(f"{update.root}/results/scripts/{update.below}", str(scripts / self._below))
         return text.replace(f"{update.root}/submission", str(self.folder.parent))
 

@@ -12,10 +12,10 @@ from conformance.batch.graders import WarmProcess
 from conformance.batch.progress import course_progress
 from conformance.batch.results import MANIFEST, RUBRIC, Results, require_new
 from conformance.commands.options import components, positive, rubric_of, world_size
-from conformance.execution.fork_servers import fork_servers
 from conformance.grading.formats import FORMATS
 from conformance.grading.report import PASSED
 from conformance.grading.rubric import assigned
+from conformance.sandbox.plan import NAMESPACES
 from pytest_ddp.errors import UsageError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def naming_faults_of(out: Path) -> "Iterator[None]":
 
 def _grade_found(options: argparse.Namespace, found: "list[Entry]", warm: WarmProcess | None) -> None:
     from conformance.batch.course import Course, grade_course  # noqa: PLC0415  imports torch with the components
-    from conformance.grading.grade import hold_required  # noqa: PLC0415  as above
+    from conformance.batch.shipping import hold_sandboxes  # noqa: PLC0415  as above
 
     limit = _LIMIT if options.limit is None else positive("--limit", options.limit)
     if options.rubric is None and (options.out / RUBRIC).is_file():
@@ -116,12 +116,26 @@ def _grade_found(options: argparse.Namespace, found: "list[Entry]", warm: WarmPr
         sys.stderr.write(f"conformance: points are those of {options.rubric}, the rubric of the last run\n")
     passed_on, packages = tuple(_passed_on(options)), tuple(options.packages)
     course = Course(found, options.out, _grading(options), passed_on, packages, limit, options.rubric)
+    if options.components is None and not options.rubric and not options.resume:
+        asked = course.grading.components
+        sys.stderr.write(f"conformance: no --components and no --rubric: {len(asked)} are graded, {', '.join(asked)}\n")
     if options.isolation == "require" and warm:
-        with fork_servers("require", small=options.small) as launcher:
-            hold_required(launcher)
+        hold_sandboxes(small=options.small)
     with course_progress() as progress:
         submissions = grade_course(course, _executor(options, course.grading, progress, warm), progress)
     show_course(submissions, options.out)
+    say_without_namespaces(submissions, options.isolation)
+
+
+def say_without_namespaces(submissions: "Sequence[Graded]", isolation: str) -> None:
+    """Say how many submissions this machine gave less isolation than it was to try."""
+    found = [one.report.environment.isolation for one in submissions]
+    without = sum(bool(one) and NAMESPACES not in one for one in found)
+    if without and isolation != "none":
+        sys.stderr.write(
+            f"conformance: {without} submissions ran without namespaces of their own, which this machine refuses: they "
+            "could read what you may read. `--isolation require` refuses to grade so (docs/isolation.md)\n"
+        )
 
 
 def show_course(submissions: "Sequence[Graded]", out: Path) -> None:
@@ -157,22 +171,25 @@ def _grading(options: argparse.Namespace) -> "Grading":
     return Grading(
         options.seed,
         world_size(options),
-        _components(options, rubric),
+        asked_components(options, rubric),
         positive("--max-examples", options.max_examples),
         from_scratch=options.from_scratch,
         core=bool(options.core) or options.small,
         libraries=tuple(options.library),
         import_seconds=positive("--import-seconds", options.import_seconds),
         rubric=rubric,
+        named=components(options, rubric) not in {(), assigned()},
         simulate=options.simulate,
     )
 
 
-def _components(options: argparse.Namespace, rubric: "Rubric") -> tuple[str, ...]:
+def asked_components(options: argparse.Namespace, rubric: "Rubric") -> tuple[str, ...]:
     """Return the components of earlier runs, and those that are asked for now."""
     from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
 
     before = Results.found(options.out).components if options.resume and (options.out / MANIFEST).is_file() else ()
+    if before and options.components is None and options.rubric == options.out / RUBRIC:
+        return before  # the rubric of the last run may have points for others, too
     asked = components(options, rubric) or before or assigned()
     return tuple(name for name in COMPONENTS if name in {*before, *asked})
 

@@ -35,8 +35,11 @@ def _run(options: argparse.Namespace) -> int:
             raise UsageError(
                 f"{given[0]} is for one report: a course's folder has report.json and report.html for each"
             )
-        results = Results.found(options.report)
+        results, gone = Results.found(options.report).without_those_who_are_gone()
+        if gone:
+            sys.stderr.write(f"conformance: left out, since their folders are gone: {', '.join(gone)}\n")
         with naming_faults_of(options.report), results.alone():
+            results.hold_known()
             results.keep_rubric(options.rubric)
             show_course(results.write(rubric), options.report)
         return PASSED

@@ -26,6 +26,7 @@ from conformance.grading.marks import RULES, Outcome, Rules, essential_checks, s
 from conformance.grading.report import HIDDEN, NOT_BEFORE, SAME_MISTAKE, CheckReport, ComponentReport, Report
 from pytest_ddp.errors import UsageError
 
+_OURS = "The grader failed. This is not the fault of your submission: ask the staff, who find the reason in its output."
 _SHARES = ("limit", "not_judged")
 _NOT_SHOWN = "Your course does not show what this check looks at."
 
@@ -62,8 +63,12 @@ def regraded(report: Report, rubric: Rubric) -> Report:
 
 
 def for_students(report: Report) -> Report:
-    """Return a report that says nothing of hidden checks but their points: it does not have their ids either."""
-    return replace(report, components=tuple(map(_without_hidden, report.components)))
+    """Return a report that says nothing of hidden checks but their points, nor what of the grader has failed.
+
+    It does not have the ids of hidden checks either.
+    """
+    why = _OURS if report.harness_failed else report.not_graded_because
+    return replace(report, components=tuple(map(_without_hidden, report.components)), not_graded_because=why)
 
 
 def _without_hidden(component: ComponentReport) -> ComponentReport:

@@ -29,6 +29,7 @@ FILE_BYTES = 2 * GIB
 OPEN_FILES = 4096
 _LIMITS = {"CORE": 0, "FSIZE": FILE_BYTES, "NOFILE": OPEN_FILES}
 _ADDRESS_SPACE = 16 * GIB  # more than a rank has when it begins
+NAMESPACES = "namespaces"  # the word for them in what is enforced
 _CGROUPS = {"memory": "memory", "pids": "processes"}
 _FOR_NOW = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}  # what a busy machine says, and not for ever
 _NOTHING = View(())
@@ -73,7 +74,7 @@ class Plan:
         if not (self.namespaces or self.uid is not None or self.limits):
             return "none; clean environment"
         names = ["user"] * self.user_namespace + ["PID", "mount", "IPC", "network"]
-        listed = f"{', '.join(names[:-1])} and {names[-1]} namespaces"
+        listed = f"{', '.join(names[:-1])} and {names[-1]} {NAMESPACES}"
         spaces = f"; {listed}; no network; {TMP_BYTES // GIB} GiB /tmp" if self.namespaces else ""
         groups = " and ".join(_CGROUPS[name] for name in self.cgroups) or "none"
         return f"{user}{spaces}; clean environment; limits on {_words(self.limits)}; cgroup: {groups}"

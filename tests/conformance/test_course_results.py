@@ -1,7 +1,9 @@
 """The results of a course, without a grade: what is kept, what is said at the end, and what a person should look at."""
 
 import json
+from argparse import Namespace
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -14,9 +16,10 @@ from conformance.batch.human_eye import reasons
 from conformance.batch.local_executor import LocalExecutor
 from conformance.batch.progress import CourseProgress, LiveCourseProgress
 from conformance.batch.record import PACKAGES, Record
-from conformance.batch.results import LOCK, Results, require_new
+from conformance.batch.results import LOCK, RUBRIC, Results, require_new
 from conformance.checks.aspect import Aspect
 from conformance.cli import main
+from conformance.commands.course import asked_components, say_without_namespaces
 from conformance.grading.formats import to_json_text
 from conformance.grading.grade import Grading
 from conformance.grading.marks import RULES
@@ -243,6 +246,14 @@ def test_results_are_never_mixed_with_those_of_another_grade(tmp_path):
     assert Results.found(tmp_path).names == ("ada",)
 
 
+def test_the_kept_rubric_adds_no_components_to_those_of_the_last_run(tmp_path):
+    Results(tmp_path, ("ada",), ("ddp_bucketed",)).begin(HOW)
+    named = Rubric(aspects={"ddp_bucketed": ASPECTS, "fsdp": ASPECTS})
+    resumed = {"out": tmp_path, "resume": True, "components": None}
+    assert asked_components(Namespace(**resumed, rubric=tmp_path / RUBRIC), named) == ("ddp_bucketed",)
+    assert asked_components(Namespace(**resumed, rubric=Path("other.toml")), named) == ("ddp_bucketed", "fsdp")
+
+
 def test_two_graders_never_write_to_one_folder(tmp_path):
     (tmp_path / "ada.py").touch()
     course = Course(entries(tmp_path), tmp_path / "out", Grading(1, 2, ("naive_ddp",), 1), (), (), 60)
@@ -332,6 +343,53 @@ def test_a_page_for_students_names_no_files_of_the_course(record):
     assert "seed" not in page.lower(), "students would grade with it"
 
 
+def test_a_page_for_students_shows_scripts_that_run_in_their_folder_and_no_others(record):
+    scripts = record.folder / "scripts/home/ta/ada"
+    scripts.mkdir(parents=True)
+    (scripts / "flat.py").write_text("sys.path[:0] = ['/home/ta/ada', '/home/ta/ada/basics', '/else']\nimport x\n")
+    (scripts / "judge.py").write_text("sys.exit(main(['replay', 'judge.json']))\n")
+    wrong = [
+        check("averages", "failed", script="elsewhere/results/ada/scripts/home/ta/ada/flat.py"),
+        check("sums", "failed", script="elsewhere/results/ada/scripts/home/ta/ada/judge.py"),
+    ]
+    write_part(record, component(*wrong), replace(RIGHT, name="fsdp"))
+    written = record.write(NO_RUBRIC)
+    assert written.components[0].checks[0].script == str(scripts / "flat.py"), "the folder of results was moved"
+    page = (record.folder / "report.html").read_text(encoding="utf-8")
+    assert "sys.path[:0] = [&#39;.&#39;, &#39;basics&#39;]\nimport x\n" in page
+    assert page.count("<summary>See it yourself</summary>") == 1
+    assert "/home/ta" not in page
+
+
+def test_the_report_says_how_the_submission_was_isolated(record):
+    isolated = replace(report(RIGHT), environment=replace(report().environment, isolation="own user; namespaces"))
+    record.next_part().write_text(to_json_text([isolated]), encoding="utf-8")
+    write_part(record, replace(RIGHT, name="fsdp"))
+    assert record.report().environment.isolation == "own user; namespaces"
+    assert not record.report().harness_failed
+
+
+def test_who_was_graded_without_namespaces_is_counted_at_the_end(capsys):
+    weak = replace(report(RIGHT), environment=replace(report().environment, isolation="own user; clean environment"))
+    submissions = [Graded(weak, ()), Graded(report(UNGRADED), ())]
+    say_without_namespaces(submissions, "auto")
+    assert "1 submissions ran without namespaces of their own" in capsys.readouterr().err
+    say_without_namespaces(submissions, "none")
+    say_without_namespaces([Graded(report(RIGHT), ())], "auto")
+    assert not capsys.readouterr().err
+
+
+def test_an_error_of_the_grader_is_told_to_staff_and_not_to_students(record):
+    why = "grading ada: an error in the grader, not in the submission:\nTraceback\nKeyError: 1"
+    write_part(record, UNGRADED, not_graded_because=why, harness_failed=True)
+    assert record.write(NO_RUBRIC).harness_failed
+    page = (record.folder / "report.html").read_text(encoding="utf-8")
+    assert "ask who runs the grader: it failed" in page
+    assert "not the fault of your submission" in page
+    assert "KeyError" not in page
+    assert "KeyError" in (record.folder / "report.json").read_text(encoding="utf-8")
+
+
 def test_a_part_without_submissions_has_no_component_at_the_moment(record):
     record.next_part().write_text('{"submissions": []}', encoding="utf-8")
     assert record.current() == ""
@@ -344,6 +402,12 @@ def test_a_course_that_was_cut_off_before_it_began_cannot_be_regraded(tmp_path, 
     regrade = ["regrade", str(tmp_path / "out"), "--rubric", str(tmp_path / "rubric.toml")]
     assert main(regrade) == 2
     assert "out/ada: the grade was cut off before it began with this" in capsys.readouterr().err
+    assert not (tmp_path / "out/rubric.toml").exists(), "nothing is changed"
+    (tmp_path / "out/ada").rename(tmp_path / "ada")
+    assert main(regrade) == 0
+    said = capsys.readouterr()
+    assert said.err == "conformance: left out, since their folders are gone: ada\n"
+    assert said.out.startswith("0 submissions")
     with Results(tmp_path / "out", (), ()).alone():
         assert main(regrade) == 2
     assert "another grade writes to this folder" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The course over any executor: runs that end, that are cut off, refused or lost, and submissions sent as bytes."""
 
+import errno
 import io
 import json
 import os
@@ -261,6 +262,24 @@ def test_another_version_on_a_node_is_refused(job):
     shipment = Shipment("ada", packed(job.folder()), (), 60, {"torch": "1.0"})
     with pytest.raises(UsageError, match=r"node7 has torch .*, and this machine 1\.0: grades need the same on all"):
         next(graded(shipment, Writing(), "node7"))
+
+
+def test_a_node_that_refuses_required_sandboxes_grades_nobody(job, monkeypatch):
+    monkeypatch.setattr(Sandboxes, "servers", refused)
+    monkeypatch.setattr(ForkServers, "begin", lambda _: None)
+    monkeypatch.setattr(ForkServers, "close", lambda _: None)
+    shipment = Shipment.of(replace(job, arguments=("--isolation", "require")), job.folder())
+    with pytest.raises(UsageError, match="this machine refuses"):
+        next(graded(shipment, Writing(), "node7"))
+
+
+def test_a_full_disk_stops_the_course_and_is_nobodys_fault(job, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Entry, "folder", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        job.folder()
 
 
 def names(archive: bytes) -> list[str]:

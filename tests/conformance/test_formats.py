@@ -88,6 +88,15 @@ def test_markdown_keeps_what_a_submission_says_inside_its_block():
     assert "| gradients are averaged, missing | | 0 of 3 |" in text
 
 
+def test_a_function_that_is_missing_is_named_where_the_component_has_no_points():
+    lacking = replace(REPORT, components=(replace(COMPONENTS[2], missing_functions=("ddp_on_after_backward",)),))
+    said = "The adapters lack `ddp_on_after_backward`."
+    assert f"- `ddp`: not submitted, 0 of 5 points. {said}\n" in to_markdown([lacking])
+    results = json.loads(to_gradescope([lacking]))
+    assert results["tests"][0]["output"] == said
+    assert said in results["output"]
+
+
 def test_markdown_is_cut_between_failures_before_it_is_too_long():
     long = replace(WRONG, message="x" * 300_000)
     checks = tuple(replace(long, id=f"check_{number}") for number in range(6))

@@ -92,7 +92,7 @@ def autograder(tmp_path):
 
     def run(grader, *, files, course=""):
         for name in ("source", "submission", "results"):
-            (tmp_path / name).mkdir()
+            (tmp_path / name).mkdir(exist_ok=True)
         for name, text in files.items():
             path = tmp_path / "submission" / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,6 +140,33 @@ def test_a_grade_that_takes_too_long_keeps_what_is_judged(autograder, tmp_path, 
     results, said = autograder(judged, files={"adapters.py": ""}, course="LIMIT_SECONDS=7\n")
     assert results["score"] == 5
     assert said == "--signal=INT --kill-after=10 7\nrun_autograder: the grader ended with exit code 124\n"
+
+
+KILLED = """printf '{"score": 0, "output": "The grade has not ended", "tests": []}' > "$5"; exit 137 """
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"), [(60, "The grader failed before it judged anything."), (0, "The grade has not ended")]
+)
+def test_a_grader_that_is_killed_before_it_judged_anything_is_our_fault_unless_time_is_up(autograder, limit, said):
+    results, _ = autograder(KILLED, files={"adapters.py": ""}, course=f"LIMIT_SECONDS={limit}\n")
+    assert results["output"].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("course", "rubric", "asked"),
+    [
+        ("", False, "--components ddp_individual_parameters,ddp_bucketed,sharded_optimizer"),
+        ("", True, "--rubric"),
+        ("COMPONENTS=fsdp\n", True, "--components fsdp --rubric"),
+    ],
+)
+def test_a_rubric_names_the_components_unless_the_course_does(autograder, tmp_path, course, rubric, asked):
+    (tmp_path / "source").mkdir(exist_ok=True)
+    if rubric:
+        (tmp_path / "source" / "rubric.toml").touch()
+    _, said = autograder('echo "$@"', files={"adapters.py": ""}, course=course)
+    assert said.splitlines()[0].partition("/repro ")[2].startswith(asked)
 
 
 def test_what_was_judged_counts_if_the_grader_is_killed(autograder):

@@ -30,6 +30,7 @@ _NO_PART_IN_VERDICTS = {
 }
 _REGISTRY = _JUDGE / "components" / "registry.py"  # what it lists decides nothing about one component
 _WORKERS = 2
+_FEWEST_SPACES = 3  # in a sentence; a shorter text may be a name that the code looks for
 _SECTION = re.compile(r"^## (?P<component>\w+)\n\nState: (?P<state>\w+)\.\n\n(?P<table>(?:\|.*\n)+)", re.MULTILINE)
 Found = dict[str, dict[int, int]]  # scenarios, by the key of a row and by seed
 
@@ -130,21 +131,28 @@ def digest(parts: Iterable[str]) -> str:
 
 
 @cache
-def code_of(source: str) -> str:
-    """Return Python source as its syntax tree: without comments, docstrings and layout."""
+def code_of(source: str, *, sentences: bool = True) -> str:
+    """Return Python source as its syntax tree: without comments, docstrings and layout.
+
+    Args:
+        source: the text of a module.
+        sentences: whether strings that people read count: their wording decides nothing.
+    """
     tree = ast.parse(source)
     for node in ast.walk(tree):
         match node:
             case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                 if ast.get_docstring(node, clean=False) is not None:
                     del node.body[0]
+            case ast.Constant(value=str(text)) if not sentences and text.count(" ") >= _FEWEST_SPACES:
+                node.value = ""
     return ast.dump(tree)
 
 
 @cache
 def state(component: str) -> str:
     """Return a digest of the code that decides the verdicts on a component."""
-    return digest(code_of(path.read_text(encoding="utf-8")) for path in deciding(component))
+    return digest(code_of(path.read_text(encoding="utf-8"), sentences=False) for path in deciding(component))
 
 
 def deciding(component: str) -> Iterator[Path]:

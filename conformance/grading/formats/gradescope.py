@@ -26,9 +26,14 @@ def to_gradescope(reports: Sequence[Report]) -> str:
         "test_name_format": "text",
         "visibility": "visible",
         "stdout_visibility": "hidden",
-        "tests": [test for component in components for test in _tests(component)],
+        "tests": [test for report in filter(_is_judged, reports) for one in report.components for test in _tests(one)],
     }
     return json.dumps(results, indent=2) + "\n"
+
+
+def _is_judged(report: Report) -> bool:
+    """Whether there is anything to say of its components: a grader that was killed before has no tests."""
+    return bool(report.not_graded_because) or any(component.graded for component in report.components)
 
 
 def _about(report: Report) -> str:

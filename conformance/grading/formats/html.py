@@ -1,5 +1,7 @@
 """The report as one HTML page that needs nothing besides: for phones and desktops, light and dark."""
 
+import ast
+import os
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -20,6 +22,7 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _MOST_SCRIPT_BYTES = 2**16
+_IMPORT_ROOTS = re.compile(r"^sys\.path\[:0\] = (\[.+\])$", re.MULTILINE)  # of a script without the judge
 
 
 def marked_up(text: str) -> Markup:
@@ -54,7 +57,7 @@ def to_html(reports: Sequence[Report], *, here: bool = True) -> str:
         timeline_svg=timeline_svg,
         checks_of=_checks_of,
         extended_of=_extended_of,
-        script_of=_script_of,
+        script_of=partial(_script_of, here=here),
     )
 
 
@@ -68,10 +71,21 @@ def _extended_of(component: ComponentReport) -> list[CheckReport]:
     return sorted(extended, key=lambda check: check.status != "failed")
 
 
-def _script_of(check: CheckReport) -> str:
-    """Return the text of the script that shows a failure; empty if there is none, or a large one."""
+def _script_of(check: CheckReport, *, here: bool) -> str:
+    """Return the text of the script that shows a failure; empty if there is none that can be shown."""
     path = Path(check.script or ".")
     try:
-        return path.read_text(encoding="utf-8") if path.stat().st_size < _MOST_SCRIPT_BYTES else ""
+        text = path.read_text(encoding="utf-8") if path.stat().st_size < _MOST_SCRIPT_BYTES else ""
     except OSError:
         return ""
+    return text if here else _for_elsewhere(text)
+
+
+def _for_elsewhere(script: str) -> str:
+    """Return a script for the repository's folder on another machine; empty if it reads a file beside it."""
+    given = _IMPORT_ROOTS.search(script)
+    if not given:
+        return ""
+    root, *others = ast.literal_eval(given[1])
+    below = [os.path.relpath(one, root) for one in (root, *others) if Path(one).is_relative_to(root)]
+    return script[: given.start(1)] + repr(below) + script[given.end(1) :]

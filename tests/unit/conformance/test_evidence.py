@@ -30,7 +30,13 @@ def test_only_code_counts(new, same):
 
 
 def test_messages_are_code():
-    assert evidence.code_of("x = 'one'") != evidence.code_of("x = 'two'")
+    assert evidence.code_of("x = 'one two three four'") != evidence.code_of("x = 'one two three'")
+
+
+def test_of_what_decides_sentences_do_not_count():
+    one, another = (evidence.code_of(f"x = {text!r}", sentences=False) for text in ("a b c d", "Call `wait()` before."))
+    assert one == another
+    assert evidence.code_of("x = 'one'", sentences=False) != evidence.code_of("x = 'two'", sentences=False)
 
 
 @pytest.mark.parametrize(
