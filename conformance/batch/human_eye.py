@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from conformance.checks.words import RACE
-from conformance.components.registry import COMPONENTS
 from conformance.grading.report import ComponentReport, Report
 
 _ODD = {"error": "an error of the grader", "not_gradable": "this machine lacks something", "not_graded": "not graded"}
@@ -50,6 +49,8 @@ def _of_component(component: ComponentReport, *, cut_off: bool) -> Iterator[str]
 
 def _first_function(component: ComponentReport) -> str:
     """Return the function that a template has not implemented either: a component is not begun without it."""
+    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+
     return COMPONENTS[component.name].contract.get.name
 
 

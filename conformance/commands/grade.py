@@ -11,6 +11,7 @@ from conformance.commands import course, student
 from conformance.commands.options import (
     COMMAND,
     SMALL_WORLD_SIZE,
+    add_import_seconds,
     add_isolation,
     add_report_options,
     add_with,
@@ -21,7 +22,6 @@ from conformance.commands.options import (
     world_size,
 )
 from conformance.commands.watch import grade_on_save
-from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.fork_servers import fork_servers
 from conformance.execution.restart import restart
 from conformance.grading.events import Event, Listener, Reports
@@ -57,7 +57,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     add("--seed", type=int, metavar="S", help="the seed of an earlier grade, to repeat it (random)")
     add("--max-examples", type=int, default=MAX_EXAMPLES, metavar="N", help="scenarios per check (%(default)s)")
     add("--from-scratch", action="store_true", help="fail components that use torch's own implementation")
-    about = "leave out extended checks, which give no points (in the current folder: as without it)"
+    about = "leave out extended checks, which give no points (in the current folder: the default)"
     add("--core", action="store_true", default=None, help=about)
     add("--extended", dest="core", action="store_false", help="run extended checks too, in the current folder")
     about = f"use little memory: --core, --world-size {SMALL_WORLD_SIZE}, and ranks that hash texts alike"
@@ -68,9 +68,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     add("--library", action="append", default=[], metavar="PACKAGE", help=about)
     about = "run wrapper and optimizer checks on simulated ranks first; a failure counts if real ranks show it too"
     add("--simulate", action="store_true", help=about)
-    about = "the longest that a submission may take to import (%(default)s)"
-    add("--import-seconds", type=int, default=IMPORT_SECONDS, metavar="N", help=about)
-    add("--watch", action="store_true", help="grade the current folder again whenever a file in it is saved")
+    add_import_seconds(grade)
+    add("--watch", action="store_true", help="grade the current folder again whenever a Python file in it is saved")
     course.add_options(grade)
     add("--repro-dir", type=Path, metavar="DIR", help=f"folder for scripts of failures ({_SCRIPTS})")
     grade.set_defaults(run=_run)
@@ -93,7 +92,7 @@ def _grade(options: argparse.Namespace) -> int:
     files = report_files(options, reports)
     _check(options, anything_written=bool(files))
     for file in files:
-        file.write()  # without any submission yet: a path that cannot be written is told at once
+        file.hold_writable()
     if options.restarts:
         restart(options.given, small=options.small)
     shown_as = progress(verdicts=student.is_student(options))
@@ -134,6 +133,8 @@ def _check(options: argparse.Namespace, *, anything_written: bool = False) -> No
     misplaced = [wrong for path in options.paths if (wrong := _misplaced(path))]
     if len(misplaced) == len(options.paths) and not anything_written:
         raise UsageError("\n".join(misplaced))
+    if options.small and options.core is False:
+        raise UsageError("--small runs core checks alone: leave out --extended, or --small")
     positive("--max-examples", options.max_examples)
     positive("--import-seconds", options.import_seconds)
 
@@ -151,7 +152,7 @@ def _grading(options: argparse.Namespace) -> "Grading":
         options.max_examples,
         options.repro_dir or _SCRIPTS,
         options.from_scratch,
-        bool(options.core or options.small),
+        student.core_only(options, rubric),
         tuple(options.library),
         options.import_seconds,
         rubric,

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.grading.events import Reports
 from conformance.grading.formats import FORMATS
 from conformance.grading.formats.report_file import ReportFile
@@ -35,6 +36,12 @@ def add_isolation(command: argparse.ArgumentParser) -> None:
     command.add_argument("--isolation", choices=ISOLATIONS, default=ISOLATIONS[0], help=about)
 
 
+def add_import_seconds(command: argparse.ArgumentParser) -> None:
+    """Add `--import-seconds`."""
+    about = "the longest that a submission may take to import (%(default)s)"
+    command.add_argument("--import-seconds", type=int, default=IMPORT_SECONDS, metavar="N", help=about)
+
+
 def report_files(options: argparse.Namespace, reports: Reports) -> list[ReportFile]:
     """Return the report files that the options ask for."""
     return [ReportFile(path, form, reports) for form in FORMATS if (path := vars(options)[form.option])]
@@ -55,7 +62,7 @@ def components(options: argparse.Namespace, rubric: Rubric) -> tuple[str, ...]:
 
     if options.components is None:
         return tuple(name for name in COMPONENTS if name in rubric.aspects)
-    wanted = tuple(name.strip() for name in options.components.split(",") if name.strip())
+    wanted = tuple(dict.fromkeys(name.strip() for name in options.components.split(",") if name.strip()))
     unknown = [name for name in wanted if name not in COMPONENTS]
     if unknown or not wanted:
         wrong = f"--components: there is no {' and no '.join(unknown)}" if unknown else "--components is empty"

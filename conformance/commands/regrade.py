@@ -44,6 +44,7 @@ def _run(options: argparse.Namespace) -> int:
             show_course(results.write(rubric), options.report)
         return PASSED
     reports = _regraded(options.report, rubric)
+    _say_what_differs(reports, rubric)
     for file in report_files(options, reports):
         file.write()
     for report in reports.reports:
@@ -54,11 +55,25 @@ def _run(options: argparse.Namespace) -> int:
     return max((report.exit_code for report in reports.reports), default=NOT_GRADED)
 
 
+def _say_what_differs(reports: Reports, rubric: Rubric) -> None:
+    """Say which components only the rubric or only the grade has."""
+    if not rubric.aspects:
+        return
+    graded = {component.name for report in reports.reports for component in report.components}
+    if others := sorted(graded - {*rubric.aspects}):
+        sys.stderr.write(f"conformance: the rubric does not name {', '.join(others)}: their points stay\n")
+    if lacking := sorted({*rubric.aspects} - graded):
+        sys.stderr.write(f"conformance: the report lacks {', '.join(lacking)}, which the rubric names\n")
+
+
 def _regraded(path: Path, rubric: Rubric) -> Reports:
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
-        return Reports([regraded(Report.from_json(one), rubric) for one in plain["submissions"]])
+        found = Reports([regraded(Report.from_json(one), rubric) for one in plain["submissions"]])
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{path} is not a report that `--json` wrote") from None
+    if not found.reports:
+        raise UsageError(f"{path} holds no submission: its grade ended before it began")
+    return found

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from conformance.commands.options import add_isolation, add_with
+from conformance.commands.options import add_import_seconds, add_isolation, add_with, positive
 from conformance.execution.fork_servers import fork_servers, ranks_from
 from conformance.execution.restart import restart
 from conformance.grading.report import FAILED, PASSED
@@ -16,6 +16,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     replay = commands.add_parser("replay", help="run a submission again on the scenario that a check failed on")
     add_with(replay)
     add_isolation(replay)
+    add_import_seconds(replay)
     replay.add_argument("case", type=Path, metavar="FILE", help="the .json file beside the script of the failure")
     replay.set_defaults(run=_run)
 
@@ -32,7 +33,7 @@ def _run(options: argparse.Namespace) -> int:
         if library:
             launcher.isolation = "none"  # `verify` trusts a library, which may lie anywhere
         with wanted.located() as location, ranks_from(launcher, location) as ranks:
-            result = wanted.run(ranks, location)
+            result = wanted.run(ranks, location, positive("--import-seconds", options.import_seconds))
     said = [f"{wanted.component}: {wanted.check.id}  {result.status}", result.diagnosis, result.message]
     text = "".join(f"{paragraph}\n" for paragraph in said if paragraph)
     sys.stdout.write(library.renamed(text) if library else text)

@@ -1,7 +1,10 @@
 """What differs where a student grades the repository that they stand in: `pytest-ddp-grade`, also with the PATH `.`."""
 
 import argparse
+import os
 from pathlib import Path
+
+from conformance.grading.rubric import Rubric
 
 HERE = "."
 PUBLIC_SEED = 336  # two grades of a student show the same; a course's staff take another seed
@@ -10,13 +13,20 @@ _RUBRIC = Path("rubric.toml")
 
 def is_student(options: argparse.Namespace) -> bool:
     """Whether the current folder is graded."""
-    return options.paths in ([], [HERE])
+    return [*map(os.path.normpath, options.paths)] in ([], [HERE])
 
 
 def fill_in(options: argparse.Namespace) -> None:
-    """Fill in what a student leaves out: the folder, the public seed, core checks alone, and the course's rubric."""
+    """Fill in what a student leaves out: the folder, the public seed, and the course's rubric."""
     options.paths = [HERE]
     options.seed = PUBLIC_SEED if options.seed is None else options.seed
-    options.core = options.core is not False
     if options.rubric is None and _RUBRIC.is_file():
         options.rubric = _RUBRIC
+
+
+def core_only(options: argparse.Namespace, rubric: Rubric) -> bool:
+    """Return whether extended checks are left out: a student has no use for them unless they give points."""
+    if options.core is None:
+        gives_points = any(rules.bonus for rules in rubric.rules.values())
+        return options.small or (is_student(options) and not gives_points)
+    return bool(options.core or options.small)

@@ -3,6 +3,7 @@
 import platform
 import traceback
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -155,9 +156,10 @@ def _grade_components(executor: Executor, grading: Grading) -> Iterator[Event]:
     submitted = submitted_components(executor, grading.components)
     if grading.simulate:
         executor.simulated = executor.on(executor.ranks.other(SimulatedRanks))
-    if grading.repro_dir is not None:
-        files.remove_stale(executor.location, grading.components, grading.repro_dir)
     for name in grading.components:
+        if grading.repro_dir is not None:
+            with suppress(OSError):  # where scripts cannot be written, the report says so
+                files.remove_stale(executor.location, [name], grading.repro_dir)
         if name in submitted:
             yield from _grade_component(name, executor, grading)
         else:
@@ -312,16 +314,19 @@ def _run(component: str, check: Check, executor: Executor, grading: Grading, spa
 
 
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
-    script, drawn, asked = "", result.scenario, COMPONENTS[component]
+    script, unwritten, drawn, asked = "", "", result.scenario, COMPONENTS[component]
     if drawn is not None and grading.repro_dir is not None:
-        script = str(files.write(asked, result, executor, grading.repro_dir, grading.library))
+        try:
+            script = str(files.write(asked, result, executor, grading.repro_dir, grading.library))
+        except OSError as error:
+            unwritten = f"\nNo script shows this: {error.filename} cannot be written: {error.strerror} (--repro-dir)"
     seen = drawn is not None and executor.knows(asked, drawn)
     return CheckReport(
         id=result.check.id,
         level=result.check.level,
         status=result.status,
         requirement=result.check.property,
-        message=visible(result.message),
+        message=visible(f"{result.message}{unwritten}"),
         diagnosis=visible(result.diagnosis),
         cause=result.cause,
         refused=result.refused,

@@ -79,8 +79,8 @@ def _is_essential(component: ComponentReport, check: CheckReport) -> bool:
 def _after_failure(report: Report, component: ComponentReport, check: CheckReport, *, here: bool) -> NextStep:
     explained = () if check.id in {CAN_BE_CALLED, FROM_SCRATCH} or check.is_hidden else (check.id,)
     commands = (*(_scripts(check) if here else ()), _read(component, *explained), _again(report, component))
-    no_points = " (extended, no points)" if check.level == "extended" else ""
-    return NextStep(f"{component.name}: {check.id} failed{no_points}", check.explanation, commands, check)
+    worth = f" (extended, {component.extended_worth})" if check.level == "extended" else ""
+    return NextStep(f"{component.name}: {check.id} failed{worth}", check.explanation, commands, check)
 
 
 def _scripts(check: CheckReport) -> Iterator[tuple[str, str]]:
@@ -104,11 +104,16 @@ def _done(report: Report) -> NextStep:
         return NextStep("nothing here", ("Everything that was graded passes.",), tuple(everything))
     graded = alone[0][1] if alone else _grade(report)
     words = "Every check that gives points passes. Extended checks give none: they ask for what torch's own code does."
+    if any(one.rules.bonus for one in report.components):
+        words = "Every core check passes. Extended checks give bonus points."
     return NextStep("nothing here", (words,), (*everything, ("Run those too", f"{graded} --extended")))
 
 
 def _again(report: Report, component: ComponentReport) -> tuple[str, str]:
-    return "Grade it alone", f"{_grade(report)} --components {component.name}"
+    asked = [f"--components {component.name}"]
+    asked += ["--extended"] * (report.submission == "." and not report.environment.core_only)
+    asked += ["--from-scratch"] * any(check.id == FROM_SCRATCH for check in component.checks)
+    return "Grade it alone", " ".join([_grade(report), *asked])
 
 
 def _read(component: ComponentReport, *check: str) -> tuple[str, str]:

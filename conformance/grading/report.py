@@ -191,6 +191,11 @@ class ComponentReport:
         return "failed" if found & {"failed", "not_run"} else "passed"
 
     @property
+    def extended_worth(self) -> str:
+        """What its extended checks give."""
+        return "bonus points" if self.rules.bonus else "no points"
+
+    @property
     def why_not_submitted(self) -> str:
         """Which function keeps it from being graded, in a sentence; empty if the adapters have none of it."""
         if self.missing_functions:

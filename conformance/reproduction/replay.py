@@ -9,6 +9,7 @@ from pathlib import Path
 
 from conformance.checks.check import Check
 from conformance.components.registry import COMPONENTS
+from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.executor import Executor
 from conformance.execution.rank_pools import SizedRanks
 from conformance.judging.hold import Search
@@ -19,6 +20,7 @@ from conformance.submissions.location import Location, locate
 from pytest_ddp.errors import UsageError
 
 SCHEMA = "pytest-ddp/case/2"
+_HERE = "."
 
 
 @dataclass(frozen=True)
@@ -69,21 +71,26 @@ class Replay:
 
     @contextmanager
     def located(self) -> Iterator[Location]:
-        """Give the place of the adapters; raise UsageError if the submission is not where it was."""
+        """Give the place of the adapters: the current folder's, if the case comes from another machine.
+
+        Raises:
+            UsageError: there are none.
+        """
         if isinstance(self.submission, str):
-            yield locate(self.submission)
+            moved = Path(self.submission).is_absolute() and not Path(self.submission).exists()
+            yield locate(_HERE if moved else self.submission)
             return
         with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
             yield self.submission.write(Path(folder))
 
-    def run(self, ranks: SizedRanks, location: Location) -> Result:
-        """Hold the submission to the check on this alone.
+    def run(self, ranks: SizedRanks, location: Location, import_seconds: float = IMPORT_SECONDS) -> Result:
+        """Hold the submission to the check on this alone; it has so many seconds to import.
 
         Raises:
             UsageError: the submission does not import.
             HarnessError: ranks could not be had.
         """
-        executor = Executor(ranks, location, self.secret)
+        executor = Executor(ranks, location, self.secret, import_seconds)
         found = executor.look([COMPONENTS[self.component].contract])
         if found.error:
             what = f"the adapters of {self.submission}" if isinstance(self.submission, str) else "the library"

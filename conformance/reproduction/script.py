@@ -4,6 +4,7 @@ A flat script needs torch and the submission or the library alone. Where a short
 the scenario.
 """
 
+import os
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -94,6 +95,7 @@ class Failure:
             file=f"{self.name}.py",
             about=self._about,
             import_roots=list(self._import_roots),
+            elsewhere=self._import_roots_elsewhere,
             imports=list(self._imports()),
             called={one.name: self.called(one) for one in self._functions},
             **more,
@@ -107,6 +109,14 @@ class Failure:
     @property
     def _import_roots(self) -> tuple[str, ...]:
         return self.source.import_roots if isinstance(self.source, Location) else self.source.folders
+
+    @property
+    def _import_roots_elsewhere(self) -> list[str]:
+        """The same in a copy of the submission on another machine, where the script is started in its folder."""
+        if not isinstance(self.source, Location) or self.source.root is None:
+            return []
+        root = self.source.root
+        return [os.path.relpath(one, root) for one in self.source.import_roots if Path(one).is_relative_to(root)]
 
     def _imports(self) -> Iterator[str]:
         """Yield the statements that import what the script calls."""

@@ -14,6 +14,7 @@ from typing import Any, Self
 from pytest_ddp.errors import UsageError
 
 _PLACES = ("tests/adapters.py", "adapters.py")
+_PROJECT = "pyproject.toml"
 _WRAPPED = 3  # folders that hold nothing but another one
 _ADAPTERS = "adapters"
 _TEMPLATE_PACKAGE = "cs336-basics"
@@ -79,10 +80,20 @@ def locate(given: str) -> Location:
     """Return where the adapters of a submission are: a folder, a file or an importable module.
 
     Raises:
-        UsageError: there is no such thing, or a folder without adapters.
+        UsageError: there is no such thing, it cannot be read, or it is a folder without adapters.
     """
+    try:
+        return _located(given)
+    except OSError as error:
+        gone = "it was deleted: change to it again" if given == "." else error.strerror
+        raise UsageError(f"{given} cannot be read: {gone}") from None
+
+
+def _located(given: str) -> Location:
     path = Path(given)
     if path.is_dir():
+        if (adapters := path.resolve() / _PLACES[1]).is_file() and (path.resolve().parent / _PROJECT).is_file():
+            return _at_file(given, adapters)
         path = only_folder(path)
         for place in _PLACES:
             if (path / place).is_file():
@@ -138,7 +149,7 @@ def _at_file(given: str, path: Path) -> Location:
     if path.suffix != ".py":
         raise UsageError(f"{given} is no Python file: a submission is a folder, a .py file or a module")
     project = path.parents[1] if path.parent.name == "tests" else None
-    if project is not None and (path.stem == _ADAPTERS or (project / "pyproject.toml").is_file()):
+    if project is not None and (path.stem == _ADAPTERS or (project / _PROJECT).is_file()):
         return _in_folder(given, project, f"tests/{path.name}")
     if path.stem == _ADAPTERS:
         return _in_folder(given, path.parent, path.name)

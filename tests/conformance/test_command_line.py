@@ -49,6 +49,26 @@ def test_misuse_has_exit_code_2_and_a_sentence(capsys, arguments, words):
     assert words in capsys.readouterr().err
 
 
+def test_a_typo_keeps_the_report_of_an_earlier_grade(tmp_path, capsys):
+    report = tmp_path / "report.json"
+    report.write_text('{"submissions": []}', encoding="utf-8")
+    assert main([str(EXAMPLES / "correct"), "--json", str(report), "--components", "nave_ddp"]) == 2
+    assert report.read_text(encoding="utf-8") == '{"submissions": []}'
+    (tmp_path / "rubric.toml").touch()
+    assert main(["regrade", str(report), "--rubric", str(tmp_path / "rubric.toml")]) == 2
+    assert f"{report} holds no submission" in capsys.readouterr().err
+
+
+def test_extended_checks_do_not_fit_a_small_machine(capsys):
+    assert main([str(EXAMPLES / "correct"), "--small", "--extended"]) == 2
+    assert "--small runs core checks alone: leave out --extended, or --small" in capsys.readouterr().err
+
+
+def test_the_command_begins_without_torch_and_without_the_judge():
+    look = "import conformance.cli, sys; sys.exit(any(one in sys.modules for one in ('torch', 'conformance.oracle')))"
+    assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0
+
+
 def test_the_help_names_every_option_with_its_default(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["grade", "--help"])

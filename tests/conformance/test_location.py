@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from conformance.batch.entries import Entry
+from conformance.components.registry import COMPONENTS
 from conformance.grading.events import Reports
 from conformance.grading.grade import Grading, grade
+from conformance.reproduction.replay import Replay
 from conformance.submissions.location import Location, locate
 from pytest_ddp.errors import UsageError
 
@@ -173,6 +175,22 @@ def test_submissions_of_one_name_have_scripts_of_their_own(grade_path, tmp_path,
     assert str(tmp_path / "bob/repo") in bobs.read_text()
 
 
+def test_where_scripts_cannot_be_written_the_verdict_stands(grade_path, tmp_path, submit):
+    (tmp_path / "repro").touch()
+    report = grade_path(submit(NO_TIME), components=["overhead_model"], examples=1, world_size=2, core=True)
+    failed = [check for check in report.components[0].checks if check.status == "failed"]
+    assert failed
+    assert all("No script shows this: " in check.message and not check.script for check in failed)
+
+
+def test_a_case_of_another_machine_is_tried_in_the_current_folder(tmp_path, monkeypatch):
+    check = COMPONENTS["overhead_model"].checks[0]
+    (tmp_path / "adapters.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with Replay("/home/runner/work/adapters.py", "overhead_model", check, None, "1").located() as location:
+        assert location.root == str(tmp_path)
+
+
 def test_a_module_in_the_working_directory_is_found_though_python_does_not_look_there(tmp_path, monkeypatch):
     (tmp_path / "my_adapters_of_today.py").touch()
     monkeypatch.chdir(tmp_path)
@@ -210,6 +228,25 @@ def test_a_submission_may_lie_in_folders_that_hold_nothing_else(tmp_path, files,
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert locate(str(tmp_path)).root == str(tmp_path / root)
+
+
+def test_the_folder_of_tests_is_not_the_submission(tmp_path, monkeypatch):
+    (tmp_path / "tests").mkdir()
+    for name in ("tests/adapters.py", "pyproject.toml"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path / "tests")
+    found = locate(".")
+    assert (found.root, found.module) == (str(tmp_path), "tests.adapters")
+
+
+def test_what_cannot_be_looked_at_is_told_without_a_traceback(tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match="cannot be read: File name too long"):
+        locate("x" * 300)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(UsageError, match=r"\. cannot be read: it was deleted: change to it again"):
+        locate(".")
 
 
 def test_the_official_layout_imports_the_package_of_another_assignment(tmp_path):

@@ -171,28 +171,31 @@ def test_where_nothing_is_begun_the_adapters_are_next():
 
 
 def options(**given):
-    return argparse.Namespace(**{"paths": [], "seed": None, "core": None, "rubric": None, "components": None} | given)
+    return argparse.Namespace(**{"paths": [], "seed": None, "core": None, "rubric": None, "components": None, "small": False} | given)
 
 
 def test_a_student_leaves_out_seed_extended_checks_and_rubric(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     left_out = options()
     student.fill_in(left_out)
-    assert (left_out.paths, left_out.seed, left_out.core) == (["."], student.PUBLIC_SEED, True)
+    assert (left_out.paths, left_out.seed, student.core_only(left_out, NO_RUBRIC)) == (["."], student.PUBLIC_SEED, True)
     assert left_out.rubric is None
     Path("rubric.toml").write_text("[flat_ddp]\nbonus = 1\n[sharded_optimizer]\nbonus = 1\n", encoding="utf-8")
-    asked = options(seed=0, core=False)
+    asked = options(seed=0)
     student.fill_in(asked)
-    assert (asked.seed, asked.core, asked.rubric) == (0, False, Path("rubric.toml"))
+    assert (asked.seed, asked.rubric) == (0, Path("rubric.toml"))
+    assert not student.core_only(asked, read_rubric(asked.rubric)), "extended checks have bonus points"
+    assert student.core_only(options(paths=["."], core=True), read_rubric(asked.rubric))
+    assert not student.core_only(options(paths=["."], core=False), NO_RUBRIC)
     assert components(asked, read_rubric(asked.rubric)) == ("flat_ddp", "sharded_optimizer")
-    assert student.is_student(options(paths=["."]))
+    assert student.is_student(options(paths=["./"]))
     assert not student.is_student(options(paths=[str(tmp_path)]))
 
 
 def test_without_a_rubric_the_course_is_all_that_has_functions_of_its_own():
     assert set(COMPONENTS) - set(assigned()) == {"both", "engine"}
     assert components(options(), NO_RUBRIC) == ()
-    assert components(options(components="ddp,both"), NO_RUBRIC) == ("ddp", "both")
+    assert components(options(components="ddp,both,ddp"), NO_RUBRIC) == ("ddp", "both")
 
 
 TEMPLATE = """

@@ -1,5 +1,6 @@
 """The report for people: a table, then everything that is wrong, the cause first."""
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from rich.text import Text
 from conformance.grading.events import Event, Reports, SubmissionEnded
 from conformance.grading.marks import Mark
 from conformance.grading.report import CheckReport, ComponentReport, Report
+from conformance.grading.visible import visible
 
 COLOURS = {"passed": "green", "failed": "red", "error": "magenta", "not_gradable": "magenta", "missing": "bold red"}
 _WRONG = {"failed", "error", "not_gradable"}
@@ -38,7 +40,7 @@ def show(report: Report, console: Console) -> None:
     """Print the title and the table, then every failure; those of extended checks come last, a few lines each."""
     about = report.environment
     core = ", core checks only" if about.core_only else ""
-    console.print(Text(report.submission, "bold"))
+    console.print(Text(visible(report.submission), "bold"))
     console.print(Text(f"up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}{core}"))
     if about.isolation:
         console.print(Text(f"isolation: {about.isolation}"))
@@ -53,7 +55,8 @@ def show(report: Report, console: Console) -> None:
         _brief(component, check) for component, check in failed if (check.level, check.status) == ("extended", "failed")
     ]
     if extended:
-        console.print(Text("\nExtended checks that failed (they have no points):", "bold"))
+        worth = " or ".join(dict.fromkeys(component.extended_worth for component in report.components))
+        console.print(Text(f"\nExtended checks that failed (they have {worth}):", "bold"))
         console.print(Group(*extended), crop=False)
     console.print()
 
@@ -145,7 +148,7 @@ def _brief(component: ComponentReport, check: CheckReport) -> RenderableType:
     cause = check.explanation[0].splitlines()[0]
     lines: list[RenderableType] = [_indented(f"{component.name}: {check.id}: {cause}")]
     if check.script:
-        lines.append(Text(f"    python {check.script}", "dim", no_wrap=True, overflow="ignore"))
+        lines.append(Text(f"    python {_quoted(check.script)}", "dim", no_wrap=True, overflow="ignore"))
     return Group(*lines)
 
 
@@ -160,7 +163,7 @@ def _failure(component: ComponentReport, check: CheckReport) -> RenderableType:
     if check.scenario:
         lines.append(_indented(f"Smallest scenario: {check.scenario!r}", "dim"))
     if check.script:
-        lines.append(Text(f"  See it yourself: python {check.script}", no_wrap=True, overflow="ignore"))
+        lines.append(Text(f"  See it yourself: python {_quoted(check.script)}", no_wrap=True, overflow="ignore"))
     return Group(*lines)
 
 
@@ -170,6 +173,10 @@ def _outcome(check: CheckReport) -> Text:
     if check.status == "error":
         return Text("error in the grader, not in the submission", "magenta")
     return Text("failed", "red")
+
+
+def _quoted(path: str) -> str:
+    return shlex.quote(visible(path))
 
 
 def _indented(words: str, style: str = "") -> Padding:

@@ -58,7 +58,7 @@ def _tests(component: ComponentReport) -> Iterator[dict[str, Any]]:
         yield _aspect(component, mark)
     for check in component.checks:
         if check.level == "extended" and check.status == "failed" and not check.is_hidden:
-            name = f"{component.name}: {check.id} (extended, no points)"
+            name = f"{component.name}: {check.id} (extended, {component.extended_worth})"
             yield {"name": name, "output": explained(check), "status": "failed", "tags": ["extended"]}
 
 

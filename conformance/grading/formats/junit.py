@@ -26,6 +26,9 @@ def _add_suite(root: ET.Element, report: Report) -> None:
     if report.not_graded_because:
         case = ET.SubElement(suite, "testcase", classname="submission", name="can be graded")
         ET.SubElement(case, "error", message="not graded").text = _text(report.not_graded_because)
+    elif not report.finished:
+        case = ET.SubElement(suite, "testcase", classname="submission", name="is graded to its end")
+        ET.SubElement(case, "error", message="the grade has not ended").text = "What is not graded yet has no verdict."
     for component in report.components:
         for check in component.checks if component.submitted else ():
             _add_case(suite, component, check)

@@ -1,6 +1,7 @@
 """The report in Markdown, as for the summary of a step of GitHub Actions, which takes 1 MiB at most."""
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 
 from conformance.grading.report import CheckReport, ComponentReport, Report
@@ -44,15 +45,7 @@ def _pieces(report: Report) -> Iterator[str]:
     if report.not_graded_because:
         yield f"Not graded:\n\n{fenced(report.not_graded_because)}\n\n"
         return
-    about = report.environment
-    yield f"Up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}\n\n"
-    if about.isolation:
-        yield f"Isolation: {about.isolation}\n\n"
-    yield "| component | verdict | points |\n|---|---|---:|\n"
-    for component in report.components:
-        if component.submitted or component.why_not_submitted:
-            yield from _rows(component)
-    yield "\n"
+    yield from _head(report)
     for component in report.components:
         if component.why_not_submitted:
             yield f"{component_line(component)}\n\n"
@@ -60,6 +53,20 @@ def _pieces(report: Report) -> Iterator[str]:
         for check in component.checks:
             if check.status in {"failed", "error", "not_gradable"}:
                 yield _failure(component, check)
+
+
+def _head(report: Report) -> Iterator[str]:
+    about = report.environment
+    yield f"Up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}\n\n"
+    if about.isolation:
+        yield f"Isolation: {about.isolation}\n\n"
+    if not report.finished:
+        yield "**The grade has not ended: what is not graded yet has no points.**\n\n"
+    yield "| component | verdict | points |\n|---|---|---:|\n"
+    for component in report.components:
+        if component.submitted or component.why_not_submitted:
+            yield from _rows(component)
+    yield "\n"
 
 
 def _rows(component: ComponentReport) -> Iterator[str]:
@@ -71,9 +78,9 @@ def _rows(component: ComponentReport) -> Iterator[str]:
 
 
 def _failure(component: ComponentReport, check: CheckReport) -> str:
-    extended = " (extended, no points)" if check.level == "extended" else ""
+    extended = f" (extended, {component.extended_worth})" if check.level == "extended" else ""
     head = f"<code>{component.name}: {check.id}</code> {check.status.replace('_', ' ')}{extended}"
-    script = f"\n\nSee it yourself: `python {check.script}`" if check.script else ""
+    script = f"\n\nSee it yourself: `python {shlex.quote(check.script)}`" if check.script else ""
     return f"<details><summary>{head}</summary>\n\n{explained(check)}{script}\n\n</details>\n\n"
 
 

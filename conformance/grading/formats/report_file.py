@@ -1,7 +1,9 @@
 """Keeps a file up to date with the reports, from the beginning of a grade to its end."""
 
+import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -41,11 +43,26 @@ class ReportFile:
         if isinstance(event, GradeBegan | ComponentEnded | SubmissionEnded):
             self.write()
 
+    def hold_writable(self) -> None:
+        """Raise UsageError if the file cannot be written; what is in it stays."""
+        with self._naming_faults():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self.path))
+            if self.path.is_file() or not self.path.exists():
+                _unfinished(self.path.resolve()).touch()
+                _unfinished(self.path.resolve()).unlink()
+
     def write(self) -> None:
         """Write what is known, over what was written before; raise UsageError if the file cannot be written."""
-        try:
+        with self._naming_faults():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_text(self.path, self.format.text(self.reports.reports))
+
+    @contextmanager
+    def _naming_faults(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise UsageError(f"{self.format.option} {self.path}: {error.strerror}: {error.filename}") from None
 
@@ -59,9 +76,13 @@ def replace_text(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe keeps nothing that could be replaced
         path.write_bytes(content)
         return
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = _unfinished(path)
     try:
         unfinished.write_bytes(content)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")

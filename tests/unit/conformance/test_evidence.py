@@ -34,7 +34,8 @@ def test_messages_are_code():
 
 
 def test_of_what_decides_sentences_do_not_count():
-    one, another = (evidence.code_of(f"x = {text!r}", sentences=False) for text in ("a b c d", "Call its `wait()` before."))
+    texts = ("Four words are enough", "Call its `wait()` before.")
+    one, another = (evidence.code_of(f"x = {text!r}", sentences=False) for text in texts)
     assert one == another
     assert evidence.code_of("x = 'one'", sentences=False) != evidence.code_of("x = 'two'", sentences=False)
 
