@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from conformance.batch.folders import hold_depth, is_left_out
@@ -86,7 +85,8 @@ def _is_zip(archive: Path) -> bool:
 def _unpack_zip(archive: Path, folder: Path) -> None:
     with zipfile.ZipFile(archive) as opened:
         members = [one for one in opened.infolist() if not is_left_out(Path(one.filename))]
-        hold_limits(archive.name, [one.file_size for one in members])
+        folders = {parent for one in members for parent in Path(one.filename).parents}
+        hold_limits(archive.name, len(members) + len(folders), sum(one.file_size for one in members))
         for one in members:
             _hold_inside(archive, folder, one.filename)
             if stat.S_ISLNK(one.external_attr >> 16):
@@ -96,23 +96,24 @@ def _unpack_zip(archive: Path, folder: Path) -> None:
 
 def _unpack_tar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as opened:
-        members, sizes = list[tarfile.TarInfo](), list[int]()
+        members, folders, size = list[tarfile.TarInfo](), set[Path](), 0
         for one in opened:
             if is_left_out(Path(one.name)):
                 continue
             members.append(one)
-            sizes.append(one.size)
-            hold_limits(archive.name, sizes)
+            folders |= {*Path(one.name).parents}
+            size += one.size
+            hold_limits(archive.name, len(members) + len(folders), size)
             _hold_inside(archive, folder, one.name)
             if not (one.isfile() or one.isdir()):
                 raise UsageError(f"{archive.name} holds {one.name!r}, which is no plain file: it is not unpacked")
         opened.extractall(folder, members, filter="data")
 
 
-def hold_limits(name: str, sizes: Sequence[int]) -> None:
-    """Raise UsageError if the files of a submission are too many or too large."""
-    if len(sizes) > MOST_FILES or sum(sizes) > MOST_BYTES:
-        raise UsageError(f"{name} has more than {MOST_FILES} files or {MOST_BYTES >> 20} MiB")
+def hold_limits(name: str, files: int, size: int, times: int = 1) -> None:
+    """Raise UsageError if the files and folders of a submission are too many, or too many bytes, by so many times."""
+    if files > times * MOST_FILES or size > times * MOST_BYTES:
+        raise UsageError(f"{name} has more than {times * MOST_FILES} files or {times * MOST_BYTES >> 20} MiB")
 
 
 def _hold_inside(archive: Path, folder: Path, name: str) -> None:

@@ -12,12 +12,13 @@ from operator import attrgetter
 from pathlib import Path
 from shutil import copyfile
 
-from conformance.batch.archives import ARCHIVES, is_archive, unpacked
+from conformance.batch.archives import ARCHIVES, hold_limits, is_archive, unpacked
 from conformance.batch.folders import content_files, remove_tree
 from conformance.batch.results import FILES
-from conformance.submissions.location import only_folder, shown
+from conformance.submissions.location import is_template, only_folder, shown
 from pytest_ddp.errors import UsageError
 
+_LARGER = 10  # times the limits of an archive: a folder may hold what its student has trained
 _UNSAFE = set('/\\<>:"|?*')  # in names of folders, here or on the machines of staff
 
 
@@ -57,7 +58,7 @@ class Entry:
             UsageError: its folder has several archives, and no code.
         """
         inside = shown(only_folder(self.path)) if self.path.is_dir() else [self.path]
-        archives = sorted(one for one in inside if one.is_file() and is_archive(one.name))
+        archives = sorted(one for one in inside if is_archive(one.name) and self._has(one) and one.is_file())
         if any(one.is_dir() or one.suffix == ".py" for one in inside) or not archives:
             return None
         if len(archives) > 1:
@@ -65,14 +66,19 @@ class Entry:
             raise UsageError(f"{self.path.name} holds {names}: only one of them can be graded; remove the others")
         return archives[0]
 
+    def _has(self, path: Path) -> bool:
+        """Whether something in its folder is its own, and no link to what somebody else has handed in."""
+        return path.resolve().is_relative_to(self.path.resolve())
+
     def digest(self) -> str:
         """Return a digest of the content: another name or another place is the same submission.
 
         Raises:
-            UsageError, OSError: not all of it can be read.
+            UsageError, OSError: it is too large, or not all of it can be read.
         """
-        found = hashlib.sha256()
-        for relative, file in sorted(content_files(self.path)):
+        found, files = hashlib.sha256(), sorted(content_files(self.path))
+        hold_limits(self.path.name, len(files), sum(file.stat().st_size for _, file in files), _LARGER)
+        for relative, file in files:
             found.update(f"{relative}\0{file.stat().st_size}\0".encode(errors="surrogateescape"))
             with file.open("rb") as opened:
                 found.update(hashlib.file_digest(opened, "sha256").digest())
@@ -131,7 +137,7 @@ def _in_folder(folder: Path) -> Iterator[Entry]:
     for path in folder.iterdir():
         if path.name.startswith((".", "_")):
             continue
-        if path.is_dir() or is_archive(path.name) or path.suffix == ".py":
+        if (path.is_dir() and not is_template(path)) or is_archive(path.name) or path.suffix == ".py":
             yield Entry(_name(re.sub(r"(?i)\.(zip|tar|tar\.(gz|bz2|xz)|tgz|py)$", "", path.name)), path)
 
 

@@ -16,7 +16,7 @@ _LEFT_OUT = {".git", "__pycache__", ".venv", "node_modules"}
 def content_files(path: Path) -> Iterator[tuple[str, Path]]:
     """Yield the files of a submission, each with its path below `path`, which is empty for a submission of one file.
 
-    What version control and package managers keep is left out.
+    What version control and package managers keep is left out, and links that lead outside: ranks see nothing there.
 
     Raises:
         UsageError: there are too many folders in one another.
@@ -30,6 +30,8 @@ def content_files(path: Path) -> Iterator[tuple[str, Path]]:
             inside = [entry for entry in found if entry.name not in _LEFT_OUT]
         for entry in inside:
             relative = Path(entry.path).relative_to(path)
+            if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(path.resolve()):
+                continue
             if entry.is_file():
                 yield str(relative), Path(entry.path)
             elif entry.is_dir(follow_symlinks=False):

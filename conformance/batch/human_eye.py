@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from conformance.checks.words import RACE
 from conformance.grading.report import ComponentReport, Report
+from pytest_ddp.outcomes.text_limits import one_line
 
 _ODD = {"error": "an error of the grader", "not_gradable": "this machine lacks something", "not_graded": "not graded"}
 _MUCH = 0.5  # of a component's points
@@ -19,7 +20,7 @@ def reasons(report: Report, why: str) -> list[str]:
     """
     if report.not_graded_because:
         first, *others = report.not_graded_because.strip().splitlines()
-        return [f"{first} {others[-1].strip()}" if first.endswith(":") else first]
+        return [one_line(f"{first} {others[-1].strip()}" if first.endswith(":") else first)]
     found = [why] if why else []
     if all(component.graded and not component.submitted for component in report.components):
         found.append("none of the components is submitted")

@@ -96,7 +96,7 @@ def packed(submission: Path) -> bytes:
     """
     _hold_links(submission)
     files = list(content_files(submission))
-    hold_limits(submission.name, [file.stat().st_size for _, file in files])
+    hold_limits(submission.name, len(files), sum(file.stat().st_size for _, file in files))
     found = io.BytesIO()
     with tarfile.open(fileobj=found, mode="w:gz", compresslevel=_QUICK, dereference=True) as archive:
         if submission.is_dir():

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from conformance.grading.grade import Grading
     from conformance.grading.rubric import Rubric
 
+_TEMPLATE = "cs336-basics"
 _LIMIT = 1800  # seconds
 _FAULTS_OF_A_FOLDER = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
@@ -76,18 +77,22 @@ def grade_submissions(options: argparse.Namespace) -> int:
     found = entries(Path(options.paths[0]), options.roster, options.out)
     require_new(options.out, resume=bool(options.resume))
     others = left_out(Path(options.paths[0]), found, (options.out, options.roster, options.rubric))
-    _say_left_out(others, options.roster)
+    say_left_out(others, options.roster)
     with naming_faults_of(options.out):
         if options.executor == "ray":
             _grade_found(options, found, None)
         else:
             with closing(WarmProcess.started(small=options.small)) as warm:  # it starts while this one imports torch
                 _grade_found(options, found, warm)
-    _say_left_out(others, options.roster)
+    say_left_out(others, options.roster)
     return PASSED
 
 
-def _say_left_out(others: "Sequence[str]", roster: Path | None) -> None:
+def say_left_out(others: "Sequence[str]", roster: Path | None) -> None:
+    """Say what lies among the submissions and is none."""
+    if _TEMPLATE in others:
+        others = [name for name in others if name != _TEMPLATE]
+        sys.stderr.write(f"conformance: {_TEMPLATE} is no submission: those beside it import this package\n")
     if others:
         why = f"not in {roster}" if roster else "no folder, archive or .py file"
         sys.stderr.write(f"conformance: left out, and not in the gradebook, since {why}: {', '.join(others)}\n")

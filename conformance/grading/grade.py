@@ -42,7 +42,7 @@ from conformance.grading.report import (
 )
 from conformance.grading.rubric import NO_RUBRIC, Rubric, regraded
 from conformance.grading.timeline import timeline
-from conformance.grading.visible import visible
+from conformance.grading.visible import visible, visible_names
 from conformance.judging.draws import Spared
 from conformance.judging.run_check import Result, run_check
 from conformance.oracle.remembered import remembering
@@ -144,7 +144,7 @@ def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Ite
             kept = KEPT_BYTES * (_SMALL if launcher.small else 1)
             executor = Executor(ranks, location, str(grading.seed), grading.import_seconds, kept_bytes=kept)
             yield from _grade_components(executor, grading)
-            ended = SubmissionEnded(stand_ins=tuple(sorted(executor.stubbed)))
+            ended = SubmissionEnded(stand_ins=visible_names(executor.stubbed))
     except UsageError as error:
         ended = SubmissionEnded(visible(str(error)))
     except Exception:  # noqa: BLE001  whatever it is, it is ours, and must not cost the next submission its grade
@@ -228,7 +228,7 @@ def _graded(name: str, reports: dict[str, CheckReport], executor: Executor, grad
     failed = failed_as_a_whole(name, executor, grading)
     ended = {} if failed else reports
     checks = (*filter(None, [failed]), *(ended.get(check.id) or _not_run(check) for check in grading.checks(name)))
-    borrowed = tuple(sorted(executor.borrowed.get(name, ())))
+    borrowed = visible_names(executor.borrowed.get(name, ()))
     aspects, alone = COMPONENTS[name].aspects, name in executor.alone
     return ComponentReport(name, checks, aspects, uses_from_torch=borrowed, new_processes=alone)
 

@@ -177,7 +177,7 @@ def _import_roots(root: Path, named: Iterable[Path]) -> list[str]:
     packages = sorted(path.parent for path in root.glob("*/pyproject.toml"))
     folders = [root, *(root / path for path in named), *packages, root / _TEMPLATE_PACKAGE]
     found = [place for folder in folders for place in _with_source(folder, root)]
-    return list(dict.fromkeys([*found, *(_with_source(beside, beside) if _is_template(beside) else ())]))
+    return list(dict.fromkeys([*found, *(_with_source(beside, beside) if is_template(beside) else ())]))
 
 
 def _with_source(folder: Path, root: Path) -> list[str]:
@@ -185,10 +185,10 @@ def _with_source(folder: Path, root: Path) -> list[str]:
     return [str(place.resolve()) for place in (folder, folder / "src") if _is_inside(place, root) and place.is_dir()]
 
 
-def _is_template(folder: Path) -> bool:
-    """Whether a folder is the package of an earlier assignment, and no link to anything else."""
-    file = folder / "pyproject.toml"
-    if folder.is_symlink() or not _is_inside(file, folder):
+def is_template(folder: Path) -> bool:
+    """Whether a folder is the package of an earlier assignment, which submissions beside it import, and no link."""
+    file = folder / _PROJECT
+    if folder.name != _TEMPLATE_PACKAGE or folder.is_symlink() or not _is_inside(file, folder):
         return False
     match _toml(file):
         case {"project": {"name": str(name)}}:

@@ -28,6 +28,7 @@ GRACE_SECONDS = 1.0
 # A rank's own group timeout lies far behind our deadline: a hang is ours to report, with every rank's stack.
 GROUP_TIMEOUT_MARGIN = 600.0
 _MORE_FOR_STARVED = 2.0  # times the timeout of a run, at most, for ranks that could run and get no core
+_MOST_LATE_READS = 10_000  # after the deadline, of an answer that is under way
 _INTERRUPTED = partial(Stopped, because="the run was interrupted")
 _JOIN_SECONDS = 60.0
 _TIMELINE_SECONDS = 10.0
@@ -209,10 +210,12 @@ class RankGroup:
         with selectors.DefaultSelector() as channels:
             for process in pending.values():
                 channels.register(process, selectors.EVENT_READ, process)
+            late_reads = 0
             while pending:
                 limit = deadline.seconds
                 readable = channels.select(None if limit is None else min(limit, LOOK_SECONDS))
-                if not readable and deadline.is_over():
+                late_reads = late_reads + 1 if deadline.is_over() else 0
+                if late_reads and (not readable or late_reads > _MOST_LATE_READS):  # else an answer may be under way
                     late = Stopped if deadline.any_failed else partial(TimedOut, timeout=self._timeout)
                     self._end(list(pending.values()), late)
                 for key, _ in readable:

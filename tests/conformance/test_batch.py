@@ -22,7 +22,7 @@ from conformance.batch.entries import Entry, entries, left_out
 from conformance.batch.folders import MOST_DEPTH, remove_tree
 from conformance.batch.results import Results
 from conformance.cli import main
-from conformance.commands.course import naming_faults_of
+from conformance.commands.course import naming_faults_of, say_left_out
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 from pytest_ddp.pool.launcher import EXIT_SECONDS
@@ -264,6 +264,36 @@ def test_an_archive_beside_a_report_is_the_submission_and_of_two_none_is(tmp_pat
     assert ada.folder(tmp_path / "place") == tmp_path / "ada"
 
 
+def test_what_another_student_has_handed_in_is_not_ones_own(tmp_path):
+    zipped(tmp_path / "bob.zip", "adapters.py")
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada" / "hw.zip").symlink_to("../bob.zip")
+    assert Entry("ada", tmp_path / "ada").folder(tmp_path / "place") == tmp_path / "ada"
+
+
+def test_the_digest_of_a_folder_is_quick_whatever_is_in_it(tmp_path):
+    (tmp_path / "endless").symlink_to("/proc/self/pagemap")
+    nothing = Entry("ada", tmp_path).digest()
+    (tmp_path / "endless").unlink()
+    assert Entry("ada", tmp_path).digest() == nothing
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(UsageError, match="has more than 100000 files or 2560 MiB"):
+        Entry("ada", tmp_path).digest()
+
+
+@pytest.mark.parametrize("folder", [Path("cs336-basics"), Path("another")])
+def test_the_package_that_submissions_import_is_none(tmp_path, folder, capsys):
+    for name in (folder, Path("ada")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "pyproject.toml").write_text('[project]\nname = "cs336-basics"', encoding="utf-8")
+    found = [one.name for one in entries(tmp_path)]
+    assert found == (["ada"] if folder.name == "cs336-basics" else ["ada", "another"])
+    say_left_out(left_out(tmp_path, entries(tmp_path), ()), None)
+    said = "conformance: cs336-basics is no submission: those beside it import this package\n"
+    assert capsys.readouterr().err == (said if folder.name == "cs336-basics" else "")
+
+
 def test_what_package_managers_keep_is_neither_unpacked_nor_a_reason_to_refuse(tmp_path):
     names = [f"hw/node_modules/{number}" for number in range(MOST_FILES)]
     place = unpacked(zipped(tmp_path / "x.zip", "hw/adapters.py", *names), tmp_path / "zip")
@@ -297,7 +327,9 @@ def test_a_folder_that_cannot_be_written_is_the_users_matter(tmp_path):
 
 
 def test_an_archive_with_too_many_files_or_names_outside_is_refused(tmp_path):
+    deep = [f"{number}/{'d/' * 60}x" for number in range(MOST_FILES // 60)]
     for name, names, said in (
+        ("folders", deep, "has more than 10000 files"),
         ("many", [str(number) for number in range(MOST_FILES + 1)], "more than 10000 files"),
         ("outside", ["../../evil.py"], "lies outside"),
         ("backslash", ["..\\evil.py"], "lies outside"),

@@ -25,6 +25,7 @@ from conformance.grading.grade import Grading
 from conformance.grading.marks import RULES
 from conformance.grading.report import NONE_DEFINED, CheckReport, ComponentReport, Environment, Report
 from conformance.grading.rubric import NO_RUBRIC, Rubric
+from conformance.grading.visible import visible, visible_names
 from pytest_ddp.errors import UsageError
 
 ASPECTS = (Aspect("averages", 5, ("averages", "sums"), essential=True), Aspect("overlaps", 5, ("overlaps",)))
@@ -124,6 +125,14 @@ def test_who_has_none_of_the_first_components_may_have_those_that_are_asked_for_
     write_part(record, replace(UNGRADED, name="zero"), not_graded_because=none)
     assert [one.status for one in later.report().components] == ["not_submitted"] * 3
     assert reasons(later.report(), "") == ["none of the components is submitted"]
+
+
+def test_a_submission_that_says_very_much_fills_no_gradebook(record):
+    write_part(record, UNGRADED, not_graded_because=visible(f"no import:\n{'A' * 10**7}"))
+    assert len(json.dumps(record.report().to_json())) < 10**5
+    (said,) = reasons(record.report(), "")
+    assert len(said) < 2000
+    assert visible_names({f"x\x1b\n{number}" for number in range(100)})[0] == r"x\x1b"
 
 
 def test_a_submission_is_called_by_its_name_not_by_the_place_where_it_was_graded(record):

@@ -171,7 +171,9 @@ def test_where_nothing_is_begun_the_adapters_are_next():
 
 
 def options(**given):
-    return argparse.Namespace(**{"paths": [], "seed": None, "core": None, "rubric": None, "components": None, "small": False} | given)
+    return argparse.Namespace(
+        **{"paths": [], "seed": None, "core": None, "rubric": None, "components": None, "small": False} | given
+    )
 
 
 def test_a_student_leaves_out_seed_extended_checks_and_rubric(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from hanging import HANGING
 
+from pytest_ddp.protocol.messages import Raising
 from pytest_ddp.rank.worker import Rank
 
 _kept: list[object] = []
@@ -216,6 +217,11 @@ def closes_and_hangs() -> None:
 def writes_into_our_channel() -> None:
     os.write(Rank.current._inbox.channel.fileno(), b"x" * 100)
     hangs()
+
+
+def talks_for_ever() -> None:
+    while True:
+        Rank.current.send(Raising())
 
 
 def closes_stdout() -> None:

@@ -12,7 +12,7 @@ from survivors import survivors
 
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.outcomes.failure import RankFailure, peer_left, root_cause
-from pytest_ddp.outcomes.outcome import Died, Raised, Returned, Skipped, Stopped
+from pytest_ddp.outcomes.outcome import Died, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.pool import RankPool
 
@@ -78,6 +78,11 @@ def test_the_fault_table(ranks, fault: Fault):
     else:
         assert fault.words in str(RankFailure(outcomes, World(2))).partition("----")[0]
         assert root_cause(outcomes).rank == 1 or fault.target == "hangs_in_barrier"  # where both ranks are to blame
+
+
+def test_a_rank_that_sends_without_end_has_a_deadline_too(ranks):
+    outcomes = ranks.run(World(2), "fault_targets:misbehave", b"talks_for_ever", timeout=HANG)
+    assert isinstance(outcomes[1], TimedOut)
 
 
 @pytest.mark.parametrize("target", ["hangs", "hangs_in_c"])
