@@ -159,12 +159,10 @@ class Record:
         The place where it was graded tells nothing, and the folder of results may have moved since.
         """
         why, scripts = part.not_graded_because.replace(part.submission, self.name), f"{self.name}/{SCRIPTS}/"
-        components = (
-            replace(
-                one, checks=tuple(replace(check, script=self._moved(check.script, scripts)) for check in one.checks)
-            )
-            for one in part.components
-        )
+        components = []
+        for one in part.components:
+            checks = (replace(check, script=self._moved(check.script, scripts)) for check in one.checks)
+            components.append(replace(one, checks=tuple(checks)))
         return replace(part, not_graded_because=why, components=tuple(components))
 
     def _moved(self, script: str, below: str) -> str:

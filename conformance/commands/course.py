@@ -16,6 +16,7 @@ from conformance.grading.formats import FORMATS
 from conformance.grading.report import PASSED
 from conformance.grading.rubric import assigned
 from conformance.sandbox.plan import NAMESPACES
+from conformance.submissions.location import TEMPLATE_PACKAGE
 from pytest_ddp.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from conformance.grading.grade import Grading
     from conformance.grading.rubric import Rubric
 
-_TEMPLATE = "cs336-basics"
 _LIMIT = 1800  # seconds
 _FAULTS_OF_A_FOLDER = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
@@ -90,9 +90,9 @@ def grade_submissions(options: argparse.Namespace) -> int:
 
 def say_left_out(others: "Sequence[str]", roster: Path | None) -> None:
     """Say what lies among the submissions and is none."""
-    if _TEMPLATE in others:
-        others = [name for name in others if name != _TEMPLATE]
-        sys.stderr.write(f"conformance: {_TEMPLATE} is no submission: those beside it import this package\n")
+    if TEMPLATE_PACKAGE in others:
+        others = [name for name in others if name != TEMPLATE_PACKAGE]
+        sys.stderr.write(f"conformance: {TEMPLATE_PACKAGE} is no submission: those beside it import this package\n")
     if others:
         why = f"not in {roster}" if roster else "no folder, archive or .py file"
         sys.stderr.write(f"conformance: left out, and not in the gradebook, since {why}: {', '.join(others)}\n")
