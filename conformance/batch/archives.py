@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from conformance.batch.folders import hold_depth, is_left_out
@@ -85,8 +86,7 @@ def _is_zip(archive: Path) -> bool:
 def _unpack_zip(archive: Path, folder: Path) -> None:
     with zipfile.ZipFile(archive) as opened:
         members = [one for one in opened.infolist() if not is_left_out(Path(one.filename))]
-        folders = {parent for one in members for parent in Path(one.filename).parents}
-        hold_limits(archive.name, len(members) + len(folders), sum(one.file_size for one in members))
+        hold_limits(archive.name, [Path(one.filename) for one in members], sum(one.file_size for one in members))
         for one in members:
             _hold_inside(archive, folder, one.filename)
             if stat.S_ISLNK(one.external_attr >> 16):
@@ -96,24 +96,38 @@ def _unpack_zip(archive: Path, folder: Path) -> None:
 
 def _unpack_tar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as opened:
-        members, folders, size = list[tarfile.TarInfo](), set[Path](), 0
+        members, size = list[tarfile.TarInfo](), 0
         for one in opened:
             if is_left_out(Path(one.name)):
                 continue
             members.append(one)
-            folders |= {*Path(one.name).parents}
             size += one.size
-            hold_limits(archive.name, len(members) + len(folders), size)
+            if size > MOST_BYTES or len(members) > 2 * MOST_FILES:
+                raise _too_large(archive.name)
             _hold_inside(archive, folder, one.name)
             if not (one.isfile() or one.isdir()):
                 raise UsageError(f"{archive.name} holds {one.name!r}, which is no plain file: it is not unpacked")
+        hold_limits(archive.name, [Path(one.name) for one in members], size)
         opened.extractall(folder, members, filter="data")
 
 
-def hold_limits(name: str, files: int, size: int, times: int = 1) -> None:
-    """Raise UsageError if the files and folders of a submission are too many, or too many bytes, by so many times."""
-    if files > times * MOST_FILES or size > times * MOST_BYTES:
-        raise UsageError(f"{name} has more than {times * MOST_FILES} files or {times * MOST_BYTES >> 20} MiB")
+def hold_limits(name: str, paths: Iterable[Path], size: int, times: int = 1) -> None:
+    """Raise UsageError if a submission has too many files and folders, or too many bytes.
+
+    Args:
+        name: of the submission.
+        paths: of its files at least; the folders in which they are count, too.
+        size: the bytes of all files.
+        times: multiplies both limits.
+    """
+    everything = {one for path in paths for one in (path, *path.parents)} - {Path()}
+    if len(everything) > times * MOST_FILES or size > times * MOST_BYTES:
+        raise _too_large(name, times)
+
+
+def _too_large(name: str, times: int = 1) -> UsageError:
+    most = f"{times * MOST_FILES} files and folders or {times * MOST_BYTES >> 20} MiB"
+    return UsageError(f"{name} has more than {most}")
 
 
 def _hold_inside(archive: Path, folder: Path, name: str) -> None:

@@ -77,7 +77,8 @@ class Entry:
             UsageError, OSError: it is too large, or not all of it can be read.
         """
         found, files = hashlib.sha256(), sorted(content_files(self.path))
-        hold_limits(self.path.name, len(files), sum(file.stat().st_size for _, file in files), _LARGER)
+        size = sum(file.stat().st_size for _, file in files)
+        hold_limits(self.path.name, [Path(relative) for relative, _ in files], size, _LARGER)
         for relative, file in files:
             found.update(f"{relative}\0{file.stat().st_size}\0".encode(errors="surrogateescape"))
             with file.open("rb") as opened:

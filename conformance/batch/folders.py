@@ -30,7 +30,7 @@ def content_files(path: Path) -> Iterator[tuple[str, Path]]:
             inside = [entry for entry in found if entry.name not in _LEFT_OUT]
         for entry in inside:
             relative = Path(entry.path).relative_to(path)
-            if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(path.resolve()):
+            if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(os.path.realpath(path)):
                 continue
             if entry.is_file():
                 yield str(relative), Path(entry.path)

@@ -158,7 +158,7 @@ class Record:
 
         The place where it was graded tells nothing, and the folder of results may have moved since.
         """
-        why, scripts = part.not_graded_because.replace(part.submission, self.name), f"{self.name}/{SCRIPTS}/"
+        why, scripts = part.not_graded_because.replace(part.submission, self.name), f"/{self.name}/{SCRIPTS}/"
         components = []
         for one in part.components:
             checks = (replace(check, script=self._moved(check.script, scripts)) for check in one.checks)
@@ -166,7 +166,7 @@ class Record:
         return replace(part, not_graded_because=why, components=tuple(components))
 
     def _moved(self, script: str, below: str) -> str:
-        _, found, path = script.partition(below)
+        _, found, path = f"/{script}".partition(below)
         return str(self.folder / SCRIPTS / path) if found else script
 
 

@@ -96,7 +96,8 @@ def packed(submission: Path) -> bytes:
     """
     _hold_links(submission)
     files = list(content_files(submission))
-    hold_limits(submission.name, len(files), sum(file.stat().st_size for _, file in files))
+    size = sum(file.stat().st_size for _, file in files)
+    hold_limits(submission.name, [Path(submission.name, relative) for relative, _ in files], size)
     found = io.BytesIO()
     with tarfile.open(fileobj=found, mode="w:gz", compresslevel=_QUICK, dereference=True) as archive:
         if submission.is_dir():
@@ -128,13 +129,13 @@ def graded(shipment: Shipment, graders: Graders, node: str) -> Generator[Update]
         UsageError: this machine has another version of Python, torch or pytest-ddp, or refuses required sandboxes.
     """
     _hold_versions(shipment, node)
-    if "require" in shipment.arguments:
+    if " --isolation require " in f" {' '.join(shipment.arguments)} ":
         hold_sandboxes(small="--small" in shipment.arguments)
     _remove_left_behind()
     with TemporaryDirectory(prefix=f"{_ROOT}{os.getpid()}-") as root:
         run = _Run(Path(root).resolve(), node, _unpacked(shipment, Path(root).resolve()))
         yield run.update("runs")
-        command = grade_command(shipment.arguments, run.submission, run.part, run.results / "scripts")
+        command = grade_command(shipment.arguments, run.submission, run.part, run.results / SCRIPTS)
         ended = False
         with closing(graders.run(command, run.log, run.root / "tmp", shipment.limit)) as states:
             for ended in states:
@@ -273,12 +274,12 @@ class Inbox:
     def _place(self, update: Update, name: str) -> Path:
         if name == "part.json":
             return self.part
-        return self.job.record.folder / SCRIPTS / self._below / Path(name).relative_to(f"scripts/{update.below}")
+        return self.job.record.folder / SCRIPTS / self._below / Path(name).relative_to(f"{SCRIPTS}/{update.below}")
 
     def _here(self, update: Update, text: str) -> str:
         """Return a text with the paths of this machine."""
         scripts = self.job.record.folder / SCRIPTS
-        text = text.replace(f"{update.root}/results/scripts/{update.below}", str(scripts / self._below))
+        text = text.replace(f"{update.root}/results/{SCRIPTS}/{update.below}", str(scripts / self._below))
         return text.replace(f"{update.root}/submission", str(self.folder.parent))
 
     @property

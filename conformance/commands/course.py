@@ -11,12 +11,13 @@ from conformance.batch.entries import entries, left_out
 from conformance.batch.graders import WarmProcess
 from conformance.batch.progress import course_progress
 from conformance.batch.results import MANIFEST, RUBRIC, Results, require_new
+from conformance.commands import student
 from conformance.commands.options import components, positive, rubric_of, world_size
 from conformance.grading.formats import FORMATS
 from conformance.grading.report import PASSED
 from conformance.grading.rubric import assigned
 from conformance.sandbox.plan import NAMESPACES
-from conformance.submissions.location import TEMPLATE_PACKAGE
+from conformance.submissions.location import is_template
 from pytest_ddp.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,27 +75,27 @@ def grade_submissions(options: argparse.Namespace) -> int:
         raise UsageError(f"{given[0]} is for one grade: --out writes report.json and report.html for each submission")
     if options.seed is None:
         raise UsageError("--out: give --seed, so that all submissions, and a later run, get the same scenarios")
+    student.hold_extended(options)
     found = entries(Path(options.paths[0]), options.roster, options.out)
     require_new(options.out, resume=bool(options.resume))
     others = left_out(Path(options.paths[0]), found, (options.out, options.roster, options.rubric))
-    say_left_out(others, options.roster)
+    say_left_out(others, Path(options.paths[0]), options.roster)
     with naming_faults_of(options.out):
         if options.executor == "ray":
             _grade_found(options, found, None)
         else:
             with closing(WarmProcess.started(small=options.small)) as warm:  # it starts while this one imports torch
                 _grade_found(options, found, warm)
-    say_left_out(others, options.roster)
+    say_left_out(others, Path(options.paths[0]), options.roster)
     return PASSED
 
 
-def say_left_out(others: "Sequence[str]", roster: Path | None) -> None:
-    """Say what lies among the submissions and is none."""
-    if TEMPLATE_PACKAGE in others:
-        others = [name for name in others if name != TEMPLATE_PACKAGE]
-        sys.stderr.write(f"conformance: {TEMPLATE_PACKAGE} is no submission: those beside it import this package\n")
-    if others:
-        why = f"not in {roster}" if roster else "no folder, archive or .py file"
+def say_left_out(others: "Sequence[str]", folder: Path, roster: Path | None) -> None:
+    """Say what lies among the submissions in a folder and is none."""
+    why = f"not in {roster}" if roster else "no folder, archive or .py file"
+    if packages := [name for name in others if is_template(folder / name)]:
+        sys.stderr.write(f"conformance: {packages[0]} is no submission: those beside it import this package\n")
+    if others := [name for name in others if name not in packages]:
         sys.stderr.write(f"conformance: left out, and not in the gradebook, since {why}: {', '.join(others)}\n")
 
 
@@ -133,13 +134,13 @@ def _grade_found(options: argparse.Namespace, found: "list[Entry]", warm: WarmPr
 
 
 def say_without_namespaces(submissions: "Sequence[Graded]", isolation: str) -> None:
-    """Say how many submissions this machine gave less isolation than it was to try."""
+    """Say how many submissions ran without namespaces."""
     found = [one.report.environment.isolation for one in submissions]
     without = sum(bool(one) and NAMESPACES not in one for one in found)
     if without and isolation != "none":
         sys.stderr.write(
-            f"conformance: {without} submissions ran without namespaces of their own, which this machine refuses: they "
-            "could read what you may read. `--isolation require` refuses to grade so (docs/isolation.md)\n"
+            f"conformance: {without} of {len(found)} submissions had no namespaces of their own, since this machine "
+            "refuses them: they could read what you may read. `--isolation require` ends the grade instead\n"
         )
 
 

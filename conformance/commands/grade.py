@@ -133,8 +133,7 @@ def _check(options: argparse.Namespace, *, anything_written: bool = False) -> No
     misplaced = [wrong for path in options.paths if (wrong := _misplaced(path))]
     if len(misplaced) == len(options.paths) and not anything_written:
         raise UsageError("\n".join(misplaced))
-    if options.small and options.core is False:
-        raise UsageError("--small runs core checks alone: leave out --extended, or --small")
+    student.hold_extended(options)
     positive("--max-examples", options.max_examples)
     positive("--import-seconds", options.import_seconds)
 

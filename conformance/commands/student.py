@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from conformance.grading.rubric import Rubric
+from pytest_ddp.errors import UsageError
 
 HERE = "."
 PUBLIC_SEED = 336  # two grades of a student show the same; a course's staff take another seed
@@ -22,6 +23,12 @@ def fill_in(options: argparse.Namespace) -> None:
     options.seed = PUBLIC_SEED if options.seed is None else options.seed
     if options.rubric is None and _RUBRIC.is_file():
         options.rubric = _RUBRIC
+
+
+def hold_extended(options: argparse.Namespace) -> None:
+    """Raise UsageError if extended checks are asked for, and left out by another option."""
+    if options.small and options.core is False:
+        raise UsageError("--small runs core checks alone: leave out --extended, or --small")
 
 
 def core_only(options: argparse.Namespace, rubric: Rubric) -> bool:

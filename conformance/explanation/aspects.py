@@ -53,7 +53,8 @@ OF_ASPECTS: Mapping[str, Topic] = {
         ),
     ),
     "one flat tensor": Topic(
-        "Each collective costs a fixed time beside that for its bytes. A hundred small ones cost that a hundred times.",
+        "Each collective costs a fixed time, and more for each byte. A hundred small ones cost that fixed time a "
+        "hundred times.",
         (
             "Gradients of another dtype do not fit into the same tensor: make one tensor for each dtype.",
             "A gradient is sent twice in a step, or parameters are sent again in each step.",
@@ -169,7 +170,7 @@ OF_ASPECTS: Mapping[str, Topic] = {
     "overhead of communication": Topic(
         "The model tells how much time communication adds after backward, before anything is measured.",
         (
-            "All gradients (s bytes) are left to send, in place of one of n_b buckets: s/w, not s/(n_b w).",
+            "Only the last bucket, s/(n_b w), is left to send after backward, not all s bytes.",
             "The overhead o of one call is counted, not of all n_b calls. w is the bandwidth in bytes per second.",
         ),
         over_time(

@@ -10,7 +10,7 @@ _SAY_MORE: tuple[Theme, ...] = ("waiting", "precision", "kinds of parameters and
 
 
 def topic(component: Component, check: Check) -> Topic:
-    """Return the topic of a check: that of its aspect if there is one, unless its theme says more, else of its theme.
+    """Return the topic of the theme if that says more, else of the aspect, else of the theme.
 
     Numbers mean another thing in each component: there, it is the topic of what the component promises first.
     """

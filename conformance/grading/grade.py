@@ -51,6 +51,7 @@ from conformance.scenarios.claims import EVERYTHING, Claims
 from conformance.submissions.library import Library
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
+from pytest_ddp.outcomes.text_limits import one_line
 
 _SMALL = 0.25  # of the bytes that a grade remembers, where memory is scarce
 
@@ -153,7 +154,13 @@ def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Ite
 
 
 def _grade_components(executor: Executor, grading: Grading) -> Iterator[Event]:
-    submitted = submitted_components(executor, grading.components)
+    try:
+        submitted = submitted_components(executor, grading.components)
+    except UsageError:
+        for name in grading.components:  # what is begun says what it lacks, though nothing is graded
+            if name in executor.missing:
+                yield ComponentEnded(grading.rubric.applied(_not_submitted(name, executor, grading)))
+        raise
     if grading.simulate:
         executor.simulated = executor.on(executor.ranks.other(SimulatedRanks))
     for name in grading.components:
@@ -204,7 +211,7 @@ def _not_submitted(name: str, executor: Executor, grading: Grading) -> Component
         aspects,
         submitted=False,
         missing_functions=missing,
-        not_implemented=visible(executor.not_implemented.get(name, "")),
+        not_implemented=visible(one_line(executor.not_implemented.get(name, ""))),
     )
 
 
@@ -314,19 +321,19 @@ def _run(component: str, check: Check, executor: Executor, grading: Grading, spa
 
 
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
-    script, unwritten, drawn, asked = "", "", result.scenario, COMPONENTS[component]
+    script, without_script, drawn, asked = "", "", result.scenario, COMPONENTS[component]
     if drawn is not None and grading.repro_dir is not None:
         try:
             script = str(files.write(asked, result, executor, grading.repro_dir, grading.library))
-        except OSError as error:
-            unwritten = f"\nNo script shows this: {error.filename} cannot be written: {error.strerror} (--repro-dir)"
+        except files.UnwritableError as error:
+            without_script = str(error)
     seen = drawn is not None and executor.knows(asked, drawn)
     return CheckReport(
         id=result.check.id,
         level=result.check.level,
         status=result.status,
         requirement=result.check.property,
-        message=visible(f"{result.message}{unwritten}"),
+        message=visible(result.message),
         diagnosis=visible(result.diagnosis),
         cause=result.cause,
         refused=result.refused,
@@ -336,6 +343,7 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         examples=result.examples,
         seconds=round(result.seconds, 3),
         script=script,
+        without_script=without_script,
         scenario=drawn,
         timeline=timeline(executor.run(asked, drawn)) if drawn and seen else (),
     )

@@ -25,6 +25,7 @@ NONE_DEFINED = "define none of the components asked for"
 GRADER_ERROR = "an error in the grader, not in the submission:"
 NOT_BEFORE = "not run: {} must pass first"
 SAME_MISTAKE = "Looks like the same mistake as in {}."
+NOT_ENDED = "The grade has not ended: what is not graded yet has no points."
 HIDDEN = "a hidden check"  # so the ids of hidden checks begin in a report for students
 
 
@@ -74,6 +75,7 @@ class CheckReport:
         refused: whether it did not run because the submission raised an exception on purpose.
         unclaimed: whether it did not run because a library does not claim what it is about.
         left_out: what scenarios were left out, and the claims that did so.
+        without_script: why its script could not be written, if it could not.
         disagreement: what failed on simulated ranks, and not on real ones, which decide.
     """
 
@@ -95,6 +97,7 @@ class CheckReport:
     unclaimed: bool = False
     left_out: tuple[str, ...] = ()
     disagreement: str = ""
+    without_script: str = ""
 
     @property
     def allows_others(self) -> bool:

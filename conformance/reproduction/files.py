@@ -29,6 +29,10 @@ _NOT_ALWAYS = {
 }
 
 
+class UnwritableError(Exception):
+    """A folder for scripts cannot be written to; the message says why."""
+
+
 def write(
     component: Component, result: Result, executor: Executor, folder: Path, library: Library | None = None
 ) -> Path:
@@ -40,6 +44,9 @@ def write(
         executor: has run it.
         folder: for files of this library, or for subfolders of all submissions.
         library: what the functions are imported from, if they are no adapters of a submission.
+
+    Raises:
+        UnwritableError: the folder cannot be written to.
     """
     drawn, location = result.scenario, executor.location
     if drawn is None:
@@ -47,13 +54,16 @@ def write(
     message = f"{result.message} {result.diagnosis}"
     component = replace(component, contract=executor.contract(component))
     failure = script.Failure(source=library or location, component=component, check=result.check, message=message)
-    place = folder if library else folder / location.subfolder
-    place.mkdir(parents=True, exist_ok=True)
+    place, text = folder if library else folder / location.subfolder, _text(failure, result, executor, drawn)
     submission = library or location.file or location.module
     replay = Replay(submission, component.name, result.check, drawn, executor.secret)
-    replay.write(place / f"{failure.name}.json")
     path = place / f"{failure.name}.py"
-    path.write_text(_text(failure, result, executor, drawn), encoding="utf-8")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        replay.write(place / f"{failure.name}.json")
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UnwritableError(f"{error.filename or place}: {error.strerror}") from None
     return path
 
 

@@ -15,6 +15,7 @@ from pytest_ddp.errors import UsageError
 
 _PLACES = ("tests/adapters.py", "adapters.py")
 _PROJECT = "pyproject.toml"
+_OF_SYSTEMS = {"__MACOSX", "__pycache__"}
 _WRAPPED = 3  # folders that hold nothing but another one
 _ADAPTERS = "adapters"
 TEMPLATE_PACKAGE = "cs336-basics"
@@ -85,20 +86,22 @@ def locate(given: str) -> Location:
     try:
         return _located(given)
     except OSError as error:
-        gone = "it was deleted: change to it again" if given == "." else error.strerror
-        raise UsageError(f"{given} cannot be read: {gone}") from None
+        deleted = given == "." and isinstance(error, FileNotFoundError)
+        why = "it was deleted: change to it again" if deleted else error.strerror
+        raise UsageError(f"{given} cannot be read: {why}") from None
 
 
 def _located(given: str) -> Location:
     path = Path(given)
     if path.is_dir():
-        if (adapters := path.resolve() / _PLACES[1]).is_file() and (path.resolve().parent / _PROJECT).is_file():
+        adapters = path.resolve() / _PLACES[1]
+        if adapters.parent.name == "tests" and adapters.is_file() and (adapters.parents[1] / _PROJECT).is_file():
             return _at_file(given, adapters)
-        path = only_folder(path)
+        top, path = path, only_folder(path)
         for place in _PLACES:
             if (path / place).is_file():
                 return _in_folder(given, path.resolve(), place)
-        return _in_folder(given, _nested(path).resolve(), _PLACES[0])
+        return _in_folder(given, _nested(path, top).resolve(), _PLACES[0])
     if path.is_file():
         return _at_file(given, path.resolve())
     if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", given):
@@ -125,12 +128,20 @@ def only_folder(path: Path) -> Path:
 
 
 def shown(folder: Path) -> list[Path]:
-    """Return what is in a folder, without what systems put there: names that begin with a dot or an underscore."""
-    return [one for one in folder.iterdir() if one.name[0] not in "._"]
+    """Return what is in a folder, without what systems put there: names that begin with a dot or an underscore.
+
+    If there is nothing else, an underscore does not count.
+    """
+    inside = [one for one in folder.iterdir() if one.name[0] != "." and one.name not in _OF_SYSTEMS]
+    return [one for one in inside if one.name[0] != "_"] or inside
 
 
-def _nested(path: Path) -> Path:
-    """Return the one folder, at most two levels below a path, that holds a submission in the official layout."""
+def _nested(path: Path, top: Path) -> Path:
+    """Return the one folder, at most two levels below a path, that holds a submission in the official layout.
+
+    Raises:
+        UsageError: there is none, or there are several; the message names the folder `top`, which was given.
+    """
     files = [file for level in ("*", "*/*") for file in sorted(path.glob(f"{level}/{_PLACES[0]}"))]
     own = [file for file in files if _is_inside(file, path.resolve())]
     ours = [file.parents[1] for file in own if _ADAPTER.search(file.read_text("utf-8", "replace"))]
@@ -138,11 +149,11 @@ def _nested(path: Path) -> Path:
         return ours[0]
     if ours:
         what = f"give one of {', '.join(map(str, ours))}"
-    elif path.resolve() == Path.cwd():
+    elif top.resolve() == Path.cwd():
         what = "start in your repository, or give its path"
     else:
         what = "a submission is a folder that has one of them"
-    raise UsageError(f"no adapters in {path.resolve()}: neither {' nor '.join(_PLACES)} is there; {what}")
+    raise UsageError(f"no adapters in {top.resolve()}: neither {' nor '.join(_PLACES)} is there; {what}")
 
 
 def _at_file(given: str, path: Path) -> Location:
@@ -174,7 +185,7 @@ def _import_roots(root: Path, named: Iterable[Path]) -> list[str]:
     its own packages from what is a submission's.
     """
     beside = root.parent / TEMPLATE_PACKAGE
-    packages = sorted(path.parent for path in root.glob("*/pyproject.toml"))
+    packages = sorted(path.parent for path in root.glob(f"*/{_PROJECT}"))
     folders = [root, *(root / path for path in named), *packages, root / TEMPLATE_PACKAGE]
     found = [place for folder in folders for place in _with_source(folder, root)]
     return list(dict.fromkeys([*found, *(_with_source(beside, beside) if is_template(beside) else ())]))
@@ -188,7 +199,7 @@ def _with_source(folder: Path, root: Path) -> list[str]:
 def is_template(folder: Path) -> bool:
     """Whether a folder is the package of an earlier assignment, which submissions beside it import, and no link."""
     file = folder / _PROJECT
-    if folder.name != TEMPLATE_PACKAGE or folder.is_symlink() or not _is_inside(file, folder):
+    if folder.name != TEMPLATE_PACKAGE or folder.is_symlink() or not _is_inside(file, folder.resolve()):
         return False
     match _toml(file):
         case {"project": {"name": str(name)}}:
@@ -209,7 +220,7 @@ def _uv_folders(root: Path) -> list[Path]:
 
     None if uv is not used. A pattern of members that leads elsewhere has no members.
     """
-    file = root / "pyproject.toml"
+    file = root / _PROJECT
     try:
         uv = _toml(file)["tool"]["uv"] if _is_inside(file, root) else {}
         sources = [Path(source["path"]) for source in uv.get("sources", {}).values() if "path" in source]

@@ -135,6 +135,13 @@ def test_a_submission_that_says_very_much_fills_no_gradebook(record):
     assert visible_names({f"x\x1b\n{number}" for number in range(100)})[0] == r"x\x1b"
 
 
+def test_a_resumed_grade_says_as_well_which_function_a_component_lacks(record):
+    lacking = replace(UNGRADED, name="fsdp", submitted=False, graded=True, missing_functions=("f",))
+    write_part(record, RIGHT)
+    write_part(record, lacking, not_graded_because=f"the adapters of ada {NONE_DEFINED}; fsdp lacks f")
+    assert reasons(record.report(), "") == ["fsdp: lacks f"]
+
+
 def test_a_submission_is_called_by_its_name_not_by_the_place_where_it_was_graded(record):
     because = "no adapters in out/ada/submission: nothing is there"
     write_part(record, UNGRADED, name="out/ada/submission", not_graded_because=because)
@@ -384,7 +391,7 @@ def test_who_was_graded_without_namespaces_is_counted_at_the_end(capsys):
     weak = replace(report(RIGHT), environment=replace(report().environment, isolation="own user; clean environment"))
     submissions = [Graded(weak, ()), Graded(report(UNGRADED), ())]
     say_without_namespaces(submissions, "auto")
-    assert "1 submissions ran without namespaces of their own" in capsys.readouterr().err
+    assert "1 of 2 submissions had no namespaces of their own" in capsys.readouterr().err
     say_without_namespaces(submissions, "none")
     say_without_namespaces([Graded(report(RIGHT), ())], "auto")
     assert not capsys.readouterr().err

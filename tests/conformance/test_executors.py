@@ -27,7 +27,7 @@ from conformance.batch.local_executor import LocalExecutor
 from conformance.batch.progress import CourseProgress
 from conformance.batch.ray_executor import RayExecutor, ray_options
 from conformance.batch.record import Record
-from conformance.batch.shipping import Inbox, Shipment, Update, graded, packed
+from conformance.batch.shipping import Inbox, Shipment, Update, graded, hold_sandboxes, packed
 from conformance.batch.warm_grader import FORKED
 from conformance.cli import main
 from conformance.execution.fork_servers import ForkServers
@@ -268,6 +268,7 @@ def test_a_node_that_refuses_required_sandboxes_grades_nobody(job, monkeypatch):
     monkeypatch.setattr(Sandboxes, "servers", refused)
     monkeypatch.setattr(ForkServers, "begin", lambda _: None)
     monkeypatch.setattr(ForkServers, "close", lambda _: None)
+    hold_sandboxes.cache_clear()
     shipment = Shipment.of(replace(job, arguments=("--isolation", "require")), job.folder())
     with pytest.raises(UsageError, match="this machine refuses"):
         next(graded(shipment, Writing(), "node7"))

@@ -164,7 +164,7 @@ def test_a_grader_that_is_killed_before_it_judged_anything_is_our_fault_unless_t
 def test_a_rubric_names_the_components_unless_the_course_does(autograder, tmp_path, course, rubric, asked):
     (tmp_path / "source").mkdir(exist_ok=True)
     if rubric:
-        (tmp_path / "source" / "rubric.toml").touch()
+        (tmp_path / "source" / "rubric.toml").write_text("[fsdp]\n")
     _, said = autograder('echo "$@"', files={"adapters.py": ""}, course=course)
     assert said.splitlines()[0].partition("/repro ")[2].startswith(asked)
 

@@ -12,6 +12,7 @@ import pytest
 from conformance.batch.entries import Entry
 from conformance.components.registry import COMPONENTS
 from conformance.grading.events import Reports
+from conformance.grading.formats.html import to_html
 from conformance.grading.grade import Grading, grade
 from conformance.reproduction.replay import Replay
 from conformance.submissions.location import Location, locate
@@ -173,6 +174,8 @@ def test_submissions_of_one_name_have_scripts_of_their_own(grade_path, tmp_path,
     assert alices != bobs
     assert str(tmp_path / "alice/repo") in alices.read_text()
     assert str(tmp_path / "bob/repo") in bobs.read_text()
+    compile(bobs.read_text(), bobs, "exec")
+    assert "sys.path[:0] = [&#39;.&#39;]\nimport adapters\n" in to_html([report], here=False)
 
 
 def test_where_scripts_cannot_be_written_the_verdict_stands(grade_path, tmp_path, submit):
@@ -180,7 +183,7 @@ def test_where_scripts_cannot_be_written_the_verdict_stands(grade_path, tmp_path
     report = grade_path(submit(NO_TIME), components=["overhead_model"], examples=1, world_size=2, core=True)
     failed = [check for check in report.components[0].checks if check.status == "failed"]
     assert failed
-    assert all("No script shows this: " in check.message and not check.script for check in failed)
+    assert all("repro" in check.without_script and not check.script for check in failed)
 
 
 def test_a_case_of_another_machine_is_tried_in_the_current_folder(tmp_path, monkeypatch):
@@ -221,6 +224,7 @@ def test_a_submission_in_the_official_layout_is_found_below_the_folder(tmp_path)
         (["out/a1/hw/adapters.py"], "out/a1/hw"),
         (["hw/tests/adapters.py"], "hw"),
         (["tests/adapters.py"], "."),
+        (["_hw/adapters.py", ".git/x"], "_hw"),
     ],
 )
 def test_a_submission_may_lie_in_folders_that_hold_nothing_else(tmp_path, files, root):

@@ -162,6 +162,8 @@ def _failure(component: ComponentReport, check: CheckReport) -> RenderableType:
     ]
     if check.scenario:
         lines.append(_indented(f"Smallest scenario: {check.scenario!r}", "dim"))
+    if check.without_script:
+        lines.append(_indented(f"No script shows it: {check.without_script}; --repro-dir gives another folder"))
     if check.script:
         lines.append(Text(f"  See it yourself: python {_quoted(check.script)}", no_wrap=True, overflow="ignore"))
     return Group(*lines)

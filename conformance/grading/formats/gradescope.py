@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance.grading.formats.markdown import component_line, explained, fenced
 from conformance.grading.marks import Mark
-from conformance.grading.report import CheckReport, ComponentReport, Report
+from conformance.grading.report import NOT_ENDED, CheckReport, ComponentReport, Report
 from conformance.grading.rubric import for_students
 
 
@@ -41,7 +41,7 @@ def _about(report: Report) -> str:
     if report.not_graded_because:
         return f"Not graded:\n\n{fenced(report.not_graded_because)}"
     lines = [component_line(component) for component in report.components]
-    unfinished = [] if report.finished else ["The grade has not ended: what is not graded yet has no points."]
+    unfinished = [] if report.finished else [NOT_ENDED]
     return "\n".join([*unfinished, *lines])
 
 

@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from conformance.grading.report import CheckReport, ComponentReport, Report
+from conformance.grading.report import NOT_ENDED, CheckReport, ComponentReport, Report
 
 _MOST_BYTES = 2**20 - 2**10
 _CUT = "\n\nThe report is cut here: GitHub shows 1 MiB at most. `--json` has all of it.\n"
@@ -35,7 +35,7 @@ def explained(check: CheckReport) -> str:
 def component_line(component: ComponentReport) -> str:
     """Return a component, its verdict and its points as an item of a list."""
     verdict = component.status.replace("_", " ")
-    why = f". {component.why_not_submitted}" if component.why_not_submitted else ""
+    why = f". {component.why_not_submitted}".replace("<", "&lt;") if component.why_not_submitted else ""
     return f"- `{component.name}`: {verdict}, {component.points:g} of {component.max_points:g} points{why}"
 
 
@@ -61,7 +61,7 @@ def _head(report: Report) -> Iterator[str]:
     if about.isolation:
         yield f"Isolation: {about.isolation}\n\n"
     if not report.finished:
-        yield "**The grade has not ended: what is not graded yet has no points.**\n\n"
+        yield f"**{NOT_ENDED}**\n\n"
     yield "| component | verdict | points |\n|---|---|---:|\n"
     for component in report.components:
         if component.submitted or component.why_not_submitted:
