@@ -18,7 +18,7 @@ _PROJECT = "pyproject.toml"
 _OF_SYSTEMS = {"__MACOSX", "__pycache__"}
 _WRAPPED = 3  # folders that hold nothing but another one
 _ADAPTERS = "adapters"
-TEMPLATE_PACKAGE = "cs336-basics"
+_TEMPLATE_PACKAGE = "cs336-basics"
 _ADAPTER = re.compile(r"\bdef get_(\w*ddp|fsdp|sharded_optimizer)")  # tells it from the adapters of another assignment
 
 
@@ -184,9 +184,9 @@ def _import_roots(root: Path, named: Iterable[Path]) -> list[str]:
     All lie in its own folder, but for the template's package: a sandbox shows what is imported, and the grader keeps
     its own packages from what is a submission's.
     """
-    beside = root.parent / TEMPLATE_PACKAGE
+    beside = root.parent / _TEMPLATE_PACKAGE
     packages = sorted(path.parent for path in root.glob(f"*/{_PROJECT}"))
-    folders = [root, *(root / path for path in named), *packages, root / TEMPLATE_PACKAGE]
+    folders = [root, *(root / path for path in named), *packages, root / _TEMPLATE_PACKAGE]
     found = [place for folder in folders for place in _with_source(folder, root)]
     return list(dict.fromkeys([*found, *(_with_source(beside, beside) if is_template(beside) else ())]))
 
@@ -199,11 +199,11 @@ def _with_source(folder: Path, root: Path) -> list[str]:
 def is_template(folder: Path) -> bool:
     """Whether a folder is the package of an earlier assignment, which submissions beside it import, and no link."""
     file = folder / _PROJECT
-    if folder.name != TEMPLATE_PACKAGE or folder.is_symlink() or not _is_inside(file, folder.resolve()):
+    if folder.name != _TEMPLATE_PACKAGE or folder.is_symlink() or not _is_inside(file, folder.resolve()):
         return False
     match _toml(file):
         case {"project": {"name": str(name)}}:
-            return re.sub("[-_.]+", "-", name).lower() == TEMPLATE_PACKAGE
+            return re.sub("[-_.]+", "-", name).lower() == _TEMPLATE_PACKAGE
     return False
 
 

@@ -81,5 +81,6 @@ def _script_of(check: CheckReport, *, here: bool) -> str:
 
 def _for_elsewhere(script: str) -> str:
     """Return a script for the repository's folder on another machine; empty if it reads a file beside it."""
-    given = next(reversed(list(_IMPORT_ROOTS.finditer(script))), None)  # a message before it may look like one
+    found = list(_IMPORT_ROOTS.finditer(script))
+    given = found[-1] if found else None  # a message before it may look like one
     return script[: given.start(1)] + script[given.end(1) :] if given else ""
