@@ -7,6 +7,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from conformance.batch.entries import entries, left_out
 from conformance.batch.graders import WarmProcess
 from conformance.batch.progress import course_progress
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from conformance.grading.rubric import Rubric
 
 _LIMIT = 1800  # seconds
+_GIB_OF_A_JOB = {False: 1.6, True: 0.7}  # the most that a right submission took, by whether it is graded with --small
 _FAULTS_OF_A_FOLDER = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG),
@@ -167,7 +170,18 @@ def _executor(
         raise UsageError(f"--{given[0].replace('_', '-')} is for --executor ray")
     from conformance.batch.local_executor import LocalExecutor  # noqa: PLC0415  imports torch with the components
 
+    say_memory_of(jobs or 1, small=options.small)
     return LocalExecutor(grading, jobs or 1, progress.began, small=options.small, warm=warm)
+
+
+def say_memory_of(jobs: int, *, small: bool) -> None:
+    """Say if that many submissions may need more memory together than is free."""
+    free, each = psutil.virtual_memory().available / 2**30, _GIB_OF_A_JOB[small]
+    if jobs > 1 and jobs * each > free:
+        sys.stderr.write(
+            f"conformance: --jobs {jobs}: right submissions take {each} GiB each, and {free:.1f} GiB are free here, so "
+            f"the system may kill graders; give --jobs {max(1, int(free / each))}\n"
+        )
 
 
 def _grading(options: argparse.Namespace) -> "Grading":

@@ -157,6 +157,7 @@ def _grading(options: argparse.Namespace) -> "Grading":
         rubric,
         asked not in {(), assigned()},
         simulate=options.simulate,
+        packages=options.packages,
     )
 
 

@@ -20,8 +20,13 @@ def add_report_options(command: argparse.ArgumentParser, *, rubric_needed: bool 
     """Add `--rubric`, and an option for each form of a report."""
     for form in FORMATS:
         command.add_argument(form.option, dest=form.option, type=Path, metavar="FILE", help=form.help)
+    add_rubric(command, needed=rubric_needed)
+
+
+def add_rubric(command: argparse.ArgumentParser, *, needed: bool = False) -> None:
+    """Add `--rubric`."""
     about = "the points, in TOML; `pytest-ddp-grade rubric` prints the default"
-    command.add_argument("--rubric", type=Path, metavar="FILE", required=rubric_needed, help=about)
+    command.add_argument("--rubric", type=Path, metavar="FILE", required=needed, help=about)
 
 
 def add_with(command: argparse.ArgumentParser) -> None:

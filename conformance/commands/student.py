@@ -21,6 +21,11 @@ def fill_in(options: argparse.Namespace) -> None:
     """Fill in what a student leaves out: the folder, the public seed, and the course's rubric."""
     options.paths = [HERE]
     options.seed = PUBLIC_SEED if options.seed is None else options.seed
+    fill_in_rubric(options)
+
+
+def fill_in_rubric(options: argparse.Namespace) -> None:
+    """Fill in the course's rubric, which may lie in the student's repository."""
     if options.rubric is None and _RUBRIC.is_file():
         options.rubric = _RUBRIC
 

@@ -1,7 +1,8 @@
 """The explanation of a component or a check, as rich prints it."""
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -19,7 +20,23 @@ from pytest_ddp.errors import UsageError
 _CLOSEST = 3
 
 
-def explained(words: Sequence[str]) -> Iterator[RenderableType]:
+@dataclass(frozen=True)
+class Course:
+    """What a course asks for.
+
+    Attributes:
+        components: by name, with the course's own points.
+        bonuses: the points that all extended checks of a component give together, by its name; 0 for the others.
+    """
+
+    components: Mapping[str, Component] = field(default_factory=lambda: COMPONENTS)
+    bonuses: Mapping[str, float] = field(default_factory=dict)
+
+
+THE_ASSIGNMENT = Course()
+
+
+def explained(words: Sequence[str], course: Course = THE_ASSIGNMENT) -> Iterator[RenderableType]:
     """Yield the explanation of `COMPONENT`, `CHECK`, `COMPONENT CHECK` or `COMPONENT: CHECK`, as reports have it.
 
     Raises:
@@ -29,14 +46,14 @@ def explained(words: Sequence[str]) -> Iterator[RenderableType]:
     if not names:
         raise UsageError("explain: give the name of a component or a check")
     first, *rest = names
-    if first in COMPONENTS and not rest:
-        return _component(COMPONENTS[first])
-    if first in COMPONENTS:
-        return _checks(rest[0], [COMPONENTS[first]])
-    return _checks(first, list(COMPONENTS.values()))
+    if first in course.components and not rest:
+        return _component(course.components[first])
+    if first in course.components:
+        return _checks(rest[0], [course.components[first]], course)
+    return _checks(first, list(course.components.values()), course)
 
 
-def _checks(name: str, components: Sequence[Component]) -> Iterator[RenderableType]:
+def _checks(name: str, components: Sequence[Component], course: Course) -> Iterator[RenderableType]:
     """Explain a check; components of another kind, or that have it with another property, get a text of their own."""
     having: dict[tuple[str, str, str], list[tuple[Component, Check]]] = {}
     for component in components:
@@ -46,14 +63,14 @@ def _checks(name: str, components: Sequence[Component]) -> Iterator[RenderableTy
                 having.setdefault(alike, []).append((component, check))
     if not having:
         raise UsageError(_unknown(name, components))
-    return (part for alike in having.values() for part in _check(*alike[0], [component for component, _ in alike]))
+    return (part for alike in having.values() for part in _check(*alike[0], [one for one, _ in alike], course))
 
 
-def _check(component: Component, check: Check, alike: Sequence[Component]) -> Iterator[RenderableType]:
+def _check(component: Component, check: Check, alike: Sequence[Component], course: Course) -> Iterator[RenderableType]:
     about = topic(component, check)
     yield Text.assemble("\n", (check.id, "bold yellow"), f" ({', '.join(one.name for one in alike)})")
     yield from _titled("What is required", Text(check.property))
-    yield from _titled("Points", Text(_points(check, alike)))
+    yield from _titled("Points", Text(_points(check, alike, course)))
     yield from _titled("Why it matters", Text(about.why))
     yield from _titled("Usual mistakes, and what helps", _listed(usual_mistakes(component, check)))
     yield from _titled("How it should be", about.picture)
@@ -86,9 +103,12 @@ def _listed(sentences: Sequence[str]) -> Table:
     return table
 
 
-def _points(check: Check, components: Sequence[Component]) -> str:
+def _points(check: Check, components: Sequence[Component], course: Course) -> str:
     """Say which aspects a check belongs to, each with its points in these components."""
     aspects = [aspect for one in components for aspect in one.aspects if check.id in aspect.checks]
+    bonuses = [f"{course.bonuses[one.name]:g}" for one in components if course.bonuses.get(one.name)]
+    if not aspects and bonuses:
+        return f"A share of the bonus ({' or '.join(dict.fromkeys(bonuses))} points)."
     if not aspects:
         return "None: it is an extended check, which asks for what torch's own implementation does."
     worth: dict[tuple[str, bool], list[str]] = {}

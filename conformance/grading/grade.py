@@ -74,6 +74,7 @@ class Grading:
         named: whether somebody named the components, so that each of them is asked for.
         claims: what a library claims; a submission claims everything.
         simulate: whether simulated ranks run what they can. What fails there counts if it fails on real ranks, too.
+        packages: what was installed for the grade.
         library: what scripts import from if a library is graded: `repro_dir` is the folder of its files alone then.
     """
 
@@ -90,6 +91,7 @@ class Grading:
     named: bool = True
     claims: Claims = EVERYTHING
     simulate: bool = False
+    packages: Sequence[str] = ()
     library: Library | None = None
 
     def checks(self, component: str) -> tuple[Check, ...]:
@@ -128,6 +130,7 @@ def planned(path: str, grading: Grading) -> Report:
         world_size=grading.world_size,
         seed=grading.seed,
         core_only=grading.core,
+        packages=tuple(grading.packages),
     )
     components = (
         ComponentReport(name, tuple(map(_not_run, grading.checks(name))), COMPONENTS[name].aspects, graded=False)

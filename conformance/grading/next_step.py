@@ -78,15 +78,18 @@ def _is_essential(component: ComponentReport, check: CheckReport) -> bool:
 
 def _after_failure(report: Report, component: ComponentReport, check: CheckReport, *, here: bool) -> NextStep:
     explained = () if check.id in {CAN_BE_CALLED, FROM_SCRATCH} or check.is_hidden else (check.id,)
-    commands = (*(_scripts(check) if here else ()), _read(component, *explained), _again(report, component))
+    commands = (*(_scripts(report, check) if here else ()), _read(component, *explained), _again(report, component))
     worth = f" (extended, {component.extended_worth})" if check.level == "extended" else ""
     return NextStep(f"{component.name}: {check.id} failed{worth}", check.explanation, commands, check)
 
 
-def _scripts(check: CheckReport) -> Iterator[tuple[str, str]]:
+def _scripts(report: Report, check: CheckReport) -> Iterator[tuple[str, str]]:
     if check.script:
         yield "See it", f"python {shlex.quote(check.script)}"
-        yield "Try it again", f"{_COMMAND} replay {shlex.quote(str(Path(check.script).with_suffix('.json')))}"
+        yield (
+            "Try it again",
+            shlex.join([_COMMAND, "replay", str(Path(check.script).with_suffix(".json")), *_packages(report)]),
+        )
 
 
 def _begin(report: Report, component: ComponentReport) -> NextStep:
@@ -121,4 +124,8 @@ def _read(component: ComponentReport, *check: str) -> tuple[str, str]:
 
 
 def _grade(report: Report) -> str:
-    return f"{_COMMAND} {shlex.quote(report.submission)}"
+    return shlex.join([_COMMAND, report.submission, *_packages(report)])
+
+
+def _packages(report: Report) -> Iterator[str]:
+    return (word for name in report.environment.packages for word in ("--with", name))

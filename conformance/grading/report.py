@@ -41,6 +41,7 @@ class Environment:
         seed: the seed of the grade.
         core_only: whether extended checks were left out.
         isolation: what kept the submission's ranks apart from the rest of the machine; empty if it got none.
+        packages: what was installed for the grade, since submissions need it.
     """
 
     torch: str
@@ -51,6 +52,7 @@ class Environment:
     seed: int
     core_only: bool = False
     isolation: str = ""
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -330,7 +332,7 @@ class Report:
         """
         return cls(
             plain["submission"],
-            Environment(**plain["environment"]),
+            _environment(**plain["environment"]),
             tuple(ComponentReport.from_json(*component) for component in plain["components"].items()),
             plain["finished"],
             plain["not_graded_because"],
@@ -339,6 +341,10 @@ class Report:
             plain.get("harness_failed", False),
             plain.get("stopped_because", ""),
         )
+
+
+def _environment(packages: Sequence[str] = (), **others: Any) -> Environment:
+    return Environment(**others, packages=tuple(packages))  # reports of earlier versions have none
 
 
 def _drawn_from_json(plain: dict[str, Any]) -> Drawn:

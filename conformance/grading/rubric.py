@@ -49,9 +49,16 @@ class Rubric:
 
     def applied(self, component: ComponentReport) -> ComponentReport:
         """Return the report with these points: no check runs again."""
-        name = component.name
-        aspects = self.aspects.get(name) or self.others.get(name, component.aspects)
-        return replace(component, aspects=aspects, rules=self.rules.get(name, self.common))
+        aspects = self.aspects_of(component.name, component.aspects)
+        return replace(component, aspects=aspects, rules=self.rules_of(component.name))
+
+    def aspects_of(self, component: str, own: tuple[Aspect, ...]) -> tuple[Aspect, ...]:
+        """Return the aspects of a component that has its own where the rubric says nothing."""
+        return self.aspects.get(component) or self.others.get(component, own)
+
+    def rules_of(self, component: str) -> Rules:
+        """Return the rules of a component."""
+        return self.rules.get(component, self.common)
 
 
 NO_RUBRIC = Rubric()

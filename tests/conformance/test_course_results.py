@@ -4,7 +4,9 @@ import json
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -19,7 +21,7 @@ from conformance.batch.record import PACKAGES, Record
 from conformance.batch.results import LOCK, RUBRIC, Results, require_new
 from conformance.checks.aspect import Aspect
 from conformance.cli import main
-from conformance.commands.course import asked_components, say_without_namespaces
+from conformance.commands.course import asked_components, say_memory_of, say_without_namespaces
 from conformance.grading.formats import to_json_text
 from conformance.grading.grade import Grading
 from conformance.grading.marks import RULES
@@ -395,6 +397,17 @@ def test_who_was_graded_without_namespaces_is_counted_at_the_end(capsys):
     say_without_namespaces(submissions, "none")
     say_without_namespaces([Graded(report(RIGHT), ())], "auto")
     assert not capsys.readouterr().err
+
+
+def test_more_jobs_than_there_is_memory_for_are_told(monkeypatch, capsys):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8 * 2**30))
+    for jobs, small in ((1, False), (5, False), (11, True)):
+        say_memory_of(jobs, small=small)
+    assert not capsys.readouterr().err
+    say_memory_of(6, small=False)
+    said = capsys.readouterr().err
+    assert "--jobs 6: right submissions take 1.6 GiB each, and 8.0 GiB are free here" in said
+    assert said.endswith("give --jobs 5\n")
 
 
 def test_an_error_of_the_grader_is_told_to_staff_and_not_to_students(record):

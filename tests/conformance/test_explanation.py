@@ -108,6 +108,28 @@ def test_a_check_is_named_as_reports_name_it(capsys, names, words):
     assert words in capsys.readouterr().out
 
 
+def test_the_points_are_those_of_the_course(tmp_path, monkeypatch, capsys):
+    aspects = '[naive_ddp]\nbonus = 3\n[naive_ddp.aspects]\n"gradients are averaged" = { points = 77 }\n'
+    (tmp_path / "rubric.toml").write_text(aspects, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    extended = next(check.id for check in COMPONENTS["naive_ddp"].checks if check.level == "extended")
+    for names, words in (
+        (["naive_ddp"], " 77, essential "),
+        (["naive_ddp", "gradients_averaged"], '"gradients are averaged" (77 points, essential)'),
+        (["naive_ddp", extended], "A share of the bonus (3 points)."),
+        (["flat_ddp", "gradients_averaged"], f"({COMPONENTS['flat_ddp'].aspects[0].points:g} points, essential)"),
+    ):
+        assert main(["explain", *names]) == 0
+        assert words in capsys.readouterr().out
+
+
+def test_a_rubric_that_lies_elsewhere_is_named(tmp_path, capsys):
+    rubric = tmp_path / "points.toml"
+    rubric.write_text("limit = 4\n", encoding="utf-8")
+    assert main(["explain", "--rubric", str(rubric), "naive_ddp"]) == 2
+    assert f"{rubric}:1: limit is a share" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("names", "words"),
     [

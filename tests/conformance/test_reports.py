@@ -31,7 +31,9 @@ DRAWN = st.sampled_from([check for one in COMPONENTS.values() for check in one.c
     lambda check: check.scenarios(Bounds(3, bucketed=False))
 )
 RULES = st.builds(Rules, st.floats(0, 1), st.floats(0, 1), st.floats(0, 9), MANY_WORDS)
-ENVIRONMENTS = st.builds(Environment, WORDS, WORDS, WORDS, WORDS, st.integers(), st.integers(), st.booleans())
+ENVIRONMENTS = st.builds(
+    Environment, WORDS, WORDS, WORDS, WORDS, st.integers(), st.integers(), st.booleans(), WORDS, MANY_WORDS
+)
 
 
 @st.composite

@@ -93,6 +93,13 @@ def test_where_a_course_has_not_graded_everything_the_reason_is_told():
     assert next_step(replace(REPORT, components=(right, left))).heading == "nothing yet"
 
 
+def test_commands_install_what_the_grade_had_installed():
+    step = next_step(replace(REPORT, environment=replace(REPORT.environment, packages=("einops", "jaxtyping"))))
+    install = "--with einops --with jaxtyping"
+    assert dict(step.commands)["Try it again"].endswith(f".json' {install}")
+    assert dict(step.commands)["Grade it alone"] == f"pytest-ddp-grade . {install} --components flat_ddp"
+
+
 def test_elsewhere_commands_name_the_current_folder_and_no_files():
     step = next_step(replace(REPORT, submission="results/ada"), here=False)
     assert step.commands == (
