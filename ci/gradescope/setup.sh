@@ -15,5 +15,8 @@ python3 -m venv "$venv"
 "$venv/bin/pip" install --quiet --no-cache-dir torch --index-url "$torch_index"
 # shellcheck disable=SC2086  # PACKAGES is a list
 "$venv/bin/pip" install --quiet --no-cache-dir "$here"/pytest_ddp-*.whl ${PACKAGES:-}
+if [[ "$torch_index" == */cpu ]]; then # a package of the course may have brought another torch
+    "$venv/bin/python" -c 'import sys, torch; sys.exit(torch.version.cuda and "torch has been replaced by one with CUDA: see PACKAGES")'
+fi
 "$venv/bin/pytest-ddp-grade" --help >/dev/null
 chmod -R go-rwx "$here" # the rubric and the seed are not for submissions

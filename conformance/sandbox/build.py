@@ -75,6 +75,9 @@ def _make_root(view: View) -> None:
     _make_own_folders()
     for place in view.shown:
         _show(place)
+    for place in view.emptied:
+        kernel.mount("tmpfs", _NEW + place, "mode=755,size=4k")
+        kernel.make_read_only(_NEW + place)
     for link, target in view.links:
         _make_parent(link).symlink_to(target)
     for name, text in view.texts:

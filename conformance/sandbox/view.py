@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
+from pathlib import Path
 
 TMP, SHARED_MEMORY = "/tmp", "/dev/shm"  # noqa: S108  those of the sandbox
 HOME = f"{TMP}/home"
@@ -20,6 +21,7 @@ _SYSTEM = (
 )  # fmt: skip
 DEVICES = ("null", "zero", "full", "random", "urandom")
 _OURS = ("pytest_ddp", "conformance")
+_SOLUTIONS = str(Path(__file__).parents[2] / "reference")  # an installation has them beside our packages
 NEW = (TMP, "/dev", "/proc")  # folders of their own in each sandbox
 
 
@@ -29,6 +31,7 @@ class View:
 
     Attributes:
         shown: files and folders that can be read, at the places where they are outside.
+        emptied: folders in those that seem to be empty.
         links: symbolic links, each with its target.
         texts: further files, with their text.
     """
@@ -36,12 +39,15 @@ class View:
     shown: tuple[str, ...]
     links: tuple[tuple[str, str], ...] = ()
     texts: tuple[tuple[str, str], ...] = ()
+    emptied: tuple[str, ...] = ()
 
 
 def view_of(
     submission: Sequence[str], *, uid: int, path: Sequence[str] = sys.path, private: Iterable[str] | None = None
 ) -> View:
     """Return what the ranks of a submission see: the system, the interpreter, its packages, and the submission.
+
+    They do not see the bundled references, whose text other programs of theirs could read, unless those are graded.
 
     Args:
         submission: the submission's own files and folders.
@@ -53,7 +59,8 @@ def view_of(
     private = _private_folders() if private is None else private
     wanted = [*_SYSTEM, *_interpreter(), *_importable(path, submission, tuple(map(os.path.realpath, private)))]
     shown, links = _resolved([*wanted, *submission])
-    return View(tuple(_outermost(shown)), tuple(links.items()), tuple(_texts(uid).items()))
+    emptied = _solutions_in(shown, tuple(map(os.path.realpath, submission)))
+    return View(tuple(_outermost(shown)), tuple(links.items()), tuple(_texts(uid).items()), tuple(emptied))
 
 
 def module_files(name: str, also_in: Sequence[str] = ()) -> list[str]:
@@ -65,6 +72,13 @@ def module_files(name: str, also_in: Sequence[str] = ()) -> list[str]:
     if found is None:
         return []
     return list(found.submodule_search_locations or filter(None, [found.origin]))
+
+
+def _solutions_in(shown: Sequence[str], submission: Sequence[str]) -> Iterator[str]:
+    place = os.path.realpath(_SOLUTIONS)
+    graded = any(_is_in(own, place) or _is_in(place, own) for own in submission)
+    if os.path.isdir(place) and not graded and any(_is_in(place, one) for one in shown):  # noqa: PTH112
+        yield place
 
 
 def _interpreter() -> list[str]:

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
 from conformance.execution.fork_servers import ranks_from
+from conformance.sandbox import view
 from conformance.submissions.location import locate
 from pytest_ddp.outcomes.outcome import Died, Returned, TimedOut
 from pytest_ddp.planning.world import World
@@ -50,6 +52,15 @@ def test_ranks_see_their_submission_and_neither_others_nor_results_nor_the_users
     assert "TOKEN" not in seen["environment"]
     assert seen["environment"]["LANG"] == "C.UTF-8"
     assert (seen["environment"]["HOME"], seen["environment"]["TMPDIR"]) == ("/tmp/home", "/tmp")
+
+
+def test_ranks_see_no_references_among_installed_packages(sandboxed, monkeypatch):
+    installed = Path(hypothesis.__file__).parent
+    monkeypatch.setattr(view, "_SOLUTIONS", str(installed))
+    with ranks_from(sandboxed) as ranks:
+        seen = ask(ranks, "look", {"paths": [str(installed), str(installed / "__init__.py"), psutil.__file__]})
+    assert seen["seen"] == [str(installed), psutil.__file__]
+    assert seen["writable"] == []
 
 
 def test_ranks_reach_neither_the_judge_nor_the_network(sandboxed):

@@ -20,6 +20,7 @@ from conformance.execution.restart import restart
 from conformance.sandbox import cgroups as cgroup_module
 from conformance.sandbox import plan as plans
 from conformance.sandbox import sandbox as sandbox_module
+from conformance.sandbox import view as views
 from conformance.sandbox import zygote as zygote_module
 from conformance.sandbox.attempts import Sandboxes
 from conformance.sandbox.cgroups import cgroups, memory_kills
@@ -66,6 +67,16 @@ def test_our_packages_are_shown_and_not_the_folder_that_holds_them(folders):
     shown = view_of([], uid=1, path=[str(ours.parent)], private=[elsewhere]).shown
     assert str(ours) in shown
     assert str(ours.parent) not in shown
+
+
+def test_references_beside_an_installed_grader_seem_to_be_empty_unless_they_are_graded(folders, monkeypatch):
+    packages, solutions, part = folders("packages", "packages/reference", "packages/reference/ddp")
+    monkeypatch.setattr(views, "_SOLUTIONS", solutions)
+    (ada,) = folders("packages-of-ada")
+    assert view_of([ada], uid=1, path=[packages], private=[]).emptied == (solutions,)
+    assert view_of([ada], uid=1, path=[], private=[]).emptied == ()
+    for graded in (solutions, part):
+        assert view_of([graded], uid=1, path=[packages], private=[]).emptied == ()
 
 
 def test_links_on_the_way_are_made_again(folders, tmp_path):

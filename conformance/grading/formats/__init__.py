@@ -24,5 +24,5 @@ FORMATS = (
     Format("--html", to_html, "write the report as one HTML page"),
     Format("--markdown", to_markdown, "write the report in Markdown, as for $GITHUB_STEP_SUMMARY"),
     Format("--junit", to_junit, "write the report as JUnit XML"),
-    Format("--gradescope", to_gradescope, "write the report as Gradescope's results.json"),
+    Format("--gradescope", to_gradescope, "write the report as Gradescope's results.json", after_checks=True),
 )

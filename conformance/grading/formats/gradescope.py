@@ -46,7 +46,8 @@ def _about(report: Report) -> str:
 
 
 def _tests(component: ComponentReport) -> Iterator[dict[str, Any]]:
-    if not component.submitted or not component.graded:
+    begun = component.graded or any(check.status != "not_run" for check in component.checks)
+    if not component.submitted or not begun:
         score = {"score": 0.0, "max_score": component.max_points, "status": "failed"}
         said = component.why_not_submitted or component.status.replace("_", " ")
         yield {"name": component.name, "output": said, **score}

@@ -42,8 +42,11 @@ def _add_suite(root: ET.Element, report: Report) -> None:
 
 def _add_case(suite: ET.Element, component: ComponentReport, check: CheckReport) -> None:
     case = ET.SubElement(suite, "testcase", classname=component.name, name=check.id, time=f"{check.seconds:.3f}")
-    aspect = next((one.name for one in component.aspects if check.id in one.checks), "")
-    _add_properties(case, level=check.level, aspect=aspect, examples=check.examples)
+    marks = [one for one in component.marks if check.id in one.aspect.checks]
+    worth = {"aspect": ", ".join(one.aspect.name for one in marks)}
+    worth |= {"points": f"{sum(one.points for one in marks):.4g}"} if marks else {}
+    worth |= {"max_points": f"{sum(one.aspect.points for one in marks):.4g}"} if marks else {}
+    _add_properties(case, level=check.level, examples=check.examples, **worth)
     if check.status == "passed":
         return
     kind = "skipped" if check.level == "extended" and check.status == "failed" else _ELEMENTS[check.status]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from conformance.grading.events import ComponentEnded, Event, GradeBegan, Reports, SubmissionEnded
+from conformance.grading.events import CheckEnded, ComponentEnded, Event, GradeBegan, Reports, SubmissionEnded
 from conformance.grading.report import Report
 from pytest_ddp.errors import UsageError
 
@@ -20,16 +20,18 @@ class Format(NamedTuple):
         option: the option of the command line, which takes the path of the file.
         text: makes the text of the reports of all submissions; it must be valid at any time of the grade.
         help: the help text of the option.
+        after_checks: whether a service may end the grade and take the file as it is: it has what is judged by then.
     """
 
     option: str
     text: Callable[[Sequence[Report]], str]
     help: str
+    after_checks: bool = False
 
 
 @dataclass
 class ReportFile:
-    """Writes a report to a file whenever a component ends; a listener that `reports` precedes.
+    """Writes a report to a file whenever a component ends, or a check; a listener that `reports` precedes.
 
     A grade may be killed at any time: the file is always a whole report, of what had ended by then.
     """
@@ -40,7 +42,8 @@ class ReportFile:
 
     def __call__(self, event: Event) -> None:
         """Take in one event; raise UsageError if the file cannot be written."""
-        if isinstance(event, GradeBegan | ComponentEnded | SubmissionEnded):
+        ended = isinstance(event, GradeBegan | ComponentEnded | SubmissionEnded)
+        if ended or (self.format.after_checks and isinstance(event, CheckEnded)):
             self.write()
 
     def hold_writable(self) -> None:
@@ -70,6 +73,7 @@ class ReportFile:
 def replace_text(path: Path, text: str) -> None:
     """Write a text file so that a reader sees all of the old text or all of the new; raise OSError.
 
+    That also holds after a loss of power: the new text is on the disk before it takes the place of the old one.
     Names of files may have bytes that are no UTF-8: they are escaped.
     """
     content, path = text.encode(errors="backslashreplace"), path.resolve()
@@ -78,7 +82,10 @@ def replace_text(path: Path, text: str) -> None:
         return
     unfinished = _unfinished(path)
     try:
-        unfinished.write_bytes(content)
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
