@@ -8,19 +8,35 @@ from conformance.checks.check import Check
 from conformance.strategies.building_blocks import Drawer, parts
 
 
-def validate(component: str, checks: Sequence[Check], aspects: Sequence[Aspect], mistakes: Collection[str]) -> None:
-    """Validate the checks and the aspects of a component; `mistakes` are the names of all known mistakes.
+def validate(
+    component: str,
+    checks: Sequence[Check],
+    aspects: Sequence[Aspect],
+    mistakes: Collection[str],
+    *,
+    named: Collection[str] = (),
+) -> None:
+    """Validate the checks and the aspects of a component.
+
+    Args:
+        component: its name.
+        checks: in their order.
+        aspects: what it promises.
+        mistakes: the names of all known mistakes.
+        named: what else the component's record names as ids of its checks.
 
     Raises:
-        ValueError: a check has no words or the id of an earlier one, requires a check that does not come before it or
-            that is extended where it is core itself, or rules out a mistake that is not known; a core check is in no
-            aspect or in two, or an aspect names something that is no core check.
+        ValueError: a check that is named is not there; a check has no words or the id of an earlier one, requires a
+            check that does not come before it or that is extended where it is core itself, or rules out a mistake that
+            is not known; a core check is in no aspect or in two, or an aspect names something that is no core check.
     """
     before: dict[str, Check] = {}
     for check in checks:
         for problem in _problems(check, before, mistakes):
             raise ValueError(f"{component}: the check {check.id!r} {problem}")
         before[check.id] = check
+    if absent := [id_ for id_ in named if id_ not in before]:
+        raise ValueError(f"{component}: there is no check {absent[0]!r}, which its record names")
     core = Counter(check.id for check in checks if check.level == "core")
     marked = Counter(id_ for aspect in aspects for id_ in aspect.checks)
     if wrong := sorted((core - marked) + (marked - core)):

@@ -35,5 +35,11 @@ COMPONENTS = {component.name: component for component in _ALL}
 # What is graded if nobody names components: no assignment asks for an engine.
 BY_DEFAULT = tuple(name for name, one in COMPONENTS.items() if one.contract.kind != "engine")
 for _component in _ALL:
-    validate(_component.name, _component.checks, _component.aspects, {*GRADIENT_MISTAKES, *TRAINING_MISTAKES})
+    validate(
+        _component.name,
+        _component.checks,
+        _component.aspects,
+        {*GRADIENT_MISTAKES, *TRAINING_MISTAKES},
+        named=(*filter(None, [_component.start]), *_component.carries),
+    )
 validate_strategies(check for component in _ALL for check in component.checks)

@@ -12,6 +12,7 @@ from conformance.diagnosis.crashes import describe_crash
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import Broken, Execution, HarnessError, Malformed
 from conformance.execution.simulated_ranks import can_be_simulated
+from conformance.protocol.codec import MalformedError
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 from pytest_ddp.errors import LackError
@@ -139,4 +140,7 @@ class Search:
             if self.check.level == "extended" and execution.refusal:
                 raise Refused(f"refused, as it may be: {execution.refusal}")
             raise Violation(describe_crash(execution, drawn))
-        self.check.assertion(self.component.trial(drawn, execution))
+        try:
+            self.check.assertion(self.component.trial(drawn, execution))
+        except MalformedError as error:
+            raise Violation(f"A rank sent something that is no answer: {error}") from None

@@ -5,8 +5,11 @@ An answer holds tensors and plain facts: whatever a rank sends, there is nothing
 
 import importlib
 from dataclasses import dataclass, field, fields
+from functools import cache
 from json import dumps, loads  # by name: a submission may replace `json.dumps`
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast, get_args, get_origin, get_type_hints
+
+import torch
 
 from conformance.protocol.codec import MalformedError, pack, unpack
 from conformance.scenarios.drawn import drawn_from_json
@@ -76,6 +79,13 @@ class ClosureCall:
     loss: float
 
 
+class Sent(dict[str, torch.Tensor]):
+    """What a rank sent, by name. Looking for something else raises MalformedError: a rank of ours sends all of it."""
+
+    def __missing__(self, name: str) -> torch.Tensor:
+        raise MalformedError(f"it has no tensor {name!r}")
+
+
 @dataclass(frozen=True)
 class Answer:
     """What one rank answered."""
@@ -102,15 +112,16 @@ class Answer:
         """
         facts, tensors = unpack(data)
         try:
-            return cls(tensors, **cls.facts_from_json(facts))
+            return cls(Sent(tensors), **cls.facts_from_json(facts))
         except (KeyError, TypeError) as error:
             raise MalformedError(f"not an answer of a rank of ours: {error}") from error
 
     @classmethod
     def facts_from_json(cls, facts: dict[str, Any]) -> dict[str, Any]:
         """Return the facts as they were before they went through JSON; raise TypeError for what is none."""
-        if not all(isinstance(facts[name], list) for name in ("unawaited", "stubbed", "borrowed")):
-            raise TypeError(f"its header is {facts!r}")
+        hints = _types(cast("Any", cls))
+        if wrong := [name for name, fact in facts.items() if not _is_a(fact, hints[name])]:
+            raise TypeError(f"its {wrong[0]} is {facts[wrong[0]]!r}")
         return facts
 
 
@@ -189,7 +200,28 @@ class Observation(Answer):
         """Return the facts as they were before they went through JSON; raise TypeError for what is none."""
         happenings = [[Happening(**one) for one in step] for step in facts["happenings"]]
         closures = [ClosureCall(**one) for one in facts["closures"]]
-        return {**super().facts_from_json(facts), "happenings": happenings, "closures": closures}
+        return super().facts_from_json({**facts, "happenings": happenings, "closures": closures})
+
+
+@cache
+def _types(told: type) -> dict[str, Any]:
+    """Return the types of a dataclass's fields, by name."""
+    return get_type_hints(told)
+
+
+def _is_a(fact: Any, hint: Any) -> bool:
+    """Whether what has come through JSON is of a type: of a field of an answer, or of what such a field holds."""
+    given = get_args(hint)
+    if isinstance(fact, Happening):
+        return [type(value) for value in vars(fact).values()] == _HAPPENS
+    if isinstance(fact, ClosureCall):
+        return all(_is_a(value, _types(ClosureCall)[name]) for name, value in vars(fact).items())
+    if get_origin(hint) is list:
+        return isinstance(fact, list) and all(_is_a(one, given[0]) for one in fact)
+    return type(fact) in (given or ((float, int) if hint is float else (hint,)))
+
+
+_HAPPENS = [type(value) for value in vars(Happening("began")).values()]
 
 
 def _facts(told: Any, *without: str) -> dict[str, Any]:

@@ -27,6 +27,8 @@ _ELSEWHERE = ("a look at the submission's objects", None)
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _GONE = "the submission has destroyed the default process group, which belongs to the program that made it"
 _destroyed_at: list[traceback.FrameSummary] = []
+_attributes_of = BaseException.__dict__["__dict__"].__get__  # a class of the submission may define another `__dict__`
+_traceback_of = BaseException.__dict__["__traceback__"].__get__
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def stage(name: str, step: int | None = None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        vars(error).setdefault(_STAGE, (name, step))
+        _attributes_of(error).setdefault(_STAGE, (name, step))
         raise
 
 
@@ -66,7 +68,15 @@ def offers(owner: Any, *names: str) -> bool:
 
 
 def _failed(error: BaseException, submission: Location) -> Failed:
-    name, step = vars(error).get(_STAGE, _ELSEWHERE)
+    try:
+        return _described(error, submission)
+    except BaseException as broken:  # noqa: BLE001  the submission may have made the exception, and what describes it
+        where = {"stage": _ELSEWHERE[0], "step": None, "refused": False, "lacking": ""}
+        return Failed(_kind(error), f"it cannot be described: that raised {_kind(broken)}", "", dumps(where).encode())
+
+
+def _described(error: BaseException, submission: Location) -> Failed:
+    name, step = _attributes_of(error).get(_STAGE, _ELSEWHERE)
     refused = _raised_on_purpose(error, submission)
     where = {"stage": name, "step": step, "refused": refused, "lacking": _printable(lacking(error, submission))}
     text = [_own_frames(error, submission)]
@@ -95,7 +105,7 @@ def _own_frames(error: BaseException, location: Location) -> str:
 
     A `raise` statement of ours is left out: its message says enough.
     """
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.extract_tb(_traceback_of(error))
     own = [frame for frame in frames if is_own(frame.filename, location)]
     last = [frame for frame in frames[-1:] if not (frame.filename.startswith(_OURS) and _is_raise(frame.line or ""))]
     of_library = [frame for frame in frames if is_of_library(frame.filename, location)]
@@ -120,7 +130,7 @@ def _raised_on_purpose(error: BaseException, location: Location) -> bool:
 
     A library may refuse for a submission that builds on it, also by `assert` with a message.
     """
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    last = traceback.extract_tb(_traceback_of(error))[-1]
     of_library = is_of_library(last.filename, location)
     if of_library and isinstance(error, AssertionError) and error.args:
         return True

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import stat
 import tarfile
 import zipfile
 
@@ -27,15 +28,24 @@ def tar_with(path, name, **attributes):
     return path
 
 
+def zip_with_link(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        link = zipfile.ZipInfo("link")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "/etc")
+    return path
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
+        (zip_with_link, "holds a link, 'link': it is not unpacked"),
         (lambda at: tar_with(at, "../evil.py", size=1), "'../evil.py', which lies outside"),
         (lambda at: tar_with(at, "/etc/evil.py", size=1), "'/etc/evil.py', which lies outside"),
         (lambda at: tar_with(at, "link", type=tarfile.SYMTYPE, linkname="/etc"), "'link', which is no plain file"),
         (lambda at: tar_with(at, "device", type=tarfile.CHRTYPE), "'device', which is no plain file"),
     ],
-    ids=["outside", "absolute", "link", "device"],
+    ids=["a link in a zip", "outside", "absolute", "link", "device"],
 )
 def test_a_hostile_archive_is_refused(tmp_path, make, said):
     place = tmp_path / "place"

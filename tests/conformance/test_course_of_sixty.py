@@ -16,7 +16,8 @@ from bugs import BUGS
 
 from pytest_ddp.pool.launcher import EXIT_SECONDS
 
-COMPONENTS = ("overhead_model", "loader_generator", "distributed_sampler")
+PARTS = ("overhead_model", "loader_generator", "distributed_sampler")
+COMPONENTS = (*PARTS, "naive_ddp", "sharded_optimizer")
 OPTIONS = ("--core", "--max-examples", "1", "--world-size", "2", "--seed", "3", "--jobs", "2")
 EXPLOITS = [
     exploit
@@ -26,17 +27,19 @@ EXPLOITS = [
 ]
 NOT_IMPORTING = ("raise ValueError", "import absent", "def f(:", "import sys\nsys.exit(0)", "import os\nos._exit(0)")
 SIXTY = 60
+WRONG = [bug for bug in BUGS if bug.component in COMPONENTS]
 
 
 def submissions() -> Iterator[dict[str, str]]:
     """Yield the files of submissions: right, wrong, exploits, some that do not import, some without adapters."""
     for number in range(5):
-        parts = COMPONENTS[: 1 + number % 3]
+        parts = PARTS[: 1 + number % 3]
         yield {"adapters": "\n".join(right(name)["adapters"] for name in parts)}
+    yield right("naive_ddp")
     yield from ({"adapters": text} for text in NOT_IMPORTING)
     yield from ({"readme": ""}, {"adapters": ""}, {"adapters": "x = 1"})
-    yield from ({"adapters": one.adapters, **one.files} for one in EXPLOITS[:15])
-    yield from (bug.planted() for bug in BUGS if bug.component in COMPONENTS)
+    yield from ({"adapters": one.adapters, **one.files} for one in EXPLOITS[:: len(EXPLOITS) // 14])
+    yield from (bug.planted() for bug in WRONG[:: len(WRONG) // 40])
 
 
 def hand_in(folder: Path) -> None:

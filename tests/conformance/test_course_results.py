@@ -1,6 +1,7 @@
 """The results of a course, without a grade: what is kept, what is said at the end, and what a person should look at."""
 
 import json
+import re
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -217,6 +218,15 @@ def test_the_gradebook_has_a_row_for_each_and_no_formulas():
         "ada,7.5,10,7.5,,",
         "'=1+1,0,10,,,'+x",
     ]
+
+
+def test_the_class_page_shows_how_the_points_are_spread():
+    page = class_page([Graded(report(one), ()) for one in (RIGHT, RIGHT, WRONG, ABSENT)])
+    rows = page[page.index("Share of the points") :].partition("</table>")[0].split("<tr>")[1:]
+    counts = [re.findall(r'class="number">([^<]*)<', row) + re.findall(r"width: (\d+)%", row) for row in rows]
+    assert counts[0] == ["0 to 10 %", "1", "50"]
+    assert counts[9] == ["90 to 100 %", "2", "100"]
+    assert sum(int(count) for _, count, _ in counts) == 4
 
 
 def test_the_class_page_groups_similar_failures_and_counts_missed_aspects():

@@ -29,6 +29,7 @@ _NO_PART_IN_VERDICTS = {
     *("sandbox", "submissions"),  # what is tried here is one folder with an adapters.py, graded without a sandbox
 }
 _REGISTRY = _JUDGE / "components" / "registry.py"  # what it lists decides nothing about one component
+_IMPORTED = re.compile(r"^from conformance\.components\.(\w+)", re.MULTILINE)
 _WORKERS = 2
 _FEWEST_SPACES = 3  # in a sentence; a shorter text may be a name that the code looks for
 _SECTION = re.compile(r"^## (?P<component>\w+)\n\nState: (?P<state>\w+)\.\n\n(?P<table>(?:\|.*\n)+)", re.MULTILINE)
@@ -156,13 +157,22 @@ def state(component: str) -> str:
 
 
 def deciding(component: str) -> Iterator[Path]:
-    """Yield the files that decide the verdicts on a component: the shared packages and its own folder."""
+    """Yield the files that decide the verdicts on a component: shared packages, its folder, those it imports from."""
     own = component if (_JUDGE / "components" / component).is_dir() else "wrapper"
+    owns = _used_by(own)
     for path in sorted(_JUDGE.glob("**/*.py")):
         first, *rest = path.relative_to(_JUDGE).parts
-        elsewhere = first == "components" and len(rest) > 1 and rest[0] != own
+        elsewhere = first == "components" and len(rest) > 1 and rest[0] not in owns
         if first not in _NO_PART_IN_VERDICTS and path != _REGISTRY and not elsewhere:
             yield path
+
+
+def _used_by(component: str) -> set[str]:
+    """Return a component and those from whose folders it imports."""
+    folder = _JUDGE / "components" / component
+    texts = (path.read_text(encoding="utf-8") for path in sorted(folder.glob("**/*.py")))
+    found = {name for text in texts for name in _IMPORTED.findall(text) if (folder.parent / name).is_dir()}
+    return {component}.union(*map(_used_by, found - {component}))
 
 
 def collect(page: Page, judge: Judge, arguments: argparse.Namespace, *, at_a_time: int, at_least: int = 0) -> int:

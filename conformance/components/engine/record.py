@@ -83,7 +83,7 @@ _CHECKS = (
         draws.in_mixed_dtypes, level="extended"),
     _of_kinds("trains[scalar_parameter]", "A parameter without dimensions trains like any other.",
         draws.trained(model={"scale": True}), level="extended"),
-    _of_kinds("trains[empty_parameter]", "A parameter without elements does no harm.",
+    _of_kinds("trains[parameters_of_any_shape]", "A parameter without elements does no harm.",
         draws.trained(model={"empty": True}), level="extended"),
     _of_kinds("trains[buffers]", "Buffers are rank 0's on every rank, and forward uses them.",
         draws.trained(model={"buffer": True}, equal_start=True), level="extended"),

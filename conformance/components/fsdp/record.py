@@ -36,7 +36,7 @@ _CHECKS = (
     _train("training_equals_one_process",
         "After every step, the whole parameters equal those of one process on the concatenated batches.", _PLAIN,
         theme="numbers", requires=("gathers_whole_parameters",)),
-    _train("trains[uneven_shards]",
+    _train("trains[parameters_of_any_shape]",
         "Weights train that the ranks cannot divide evenly, and weights with fewer rows than there are ranks.",
         sharded_trainings(uneven=True), theme="kinds of parameters and layers", advice=assertions.UNEVEN_WEIGHTS),
     _memory("parameters_are_sharded",
@@ -144,7 +144,7 @@ _CHECKS = (
         "A matrix is sharded also where its rows do not divide evenly, as in a vocabulary, and where it is frozen.",
         one_of(sharded_trainings(wide=True, uneven=True), with_model(_WIDE, **_FROZEN)),
         memory.parameters_are_sharded,
-        requires=("parameters_are_sharded", "trains[uneven_shards]", "trains[frozen_parameters]")),
+        requires=("parameters_are_sharded", "trains[parameters_of_any_shape]", "trains[frozen_parameters]")),
     _keeps("nothing_grows", "Later steps keep no more tensors alive than early ones.",
         having(_PLAIN, counted=True, steps=7), memory.nothing_grows, theme="robustness"),
     _train("on_two_machines", "On two machines, each rank has the shard of its rank among all ranks.",
@@ -158,7 +158,7 @@ _ASPECTS = (
     Aspect("weights are gathered and freed", 2.5,
         ("weights_are_freed", "weights_are_freed[in_backward]", "gathers_layer_by_layer")),
     Aspect("precision", 1.5, ("keeps_full_precision", "computes_in_the_dtype")),
-    Aspect("unusual sizes", 1, ("trains[uneven_shards]",)),
+    Aspect("unusual sizes", 1, ("trains[parameters_of_any_shape]",)),
 )
 # fmt: on
 FSDP = Component(

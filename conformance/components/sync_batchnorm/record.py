@@ -90,7 +90,7 @@ _CHECKS = (
     _check("running_statistics",
         "Running mean and variance follow the statistics of all ranks; the variance is divided by N - 1, N of all.",
         one_of(_IN_TWO_STEPS, having(_IN_TWO_STEPS, momentum=0.0)), assertions.running_statistics),
-    _normalises("trains[volumes]",
+    _normalises("trains[other_layers]",
         "Batch norms of volumes, `nn.BatchNorm3d`, are converted like those of sequences and images.",
         having(norms, dimensions=5), theme="conversion", advice="Convert `nn.BatchNorm3d` too."),
     _check("arguments_stay",
@@ -158,7 +158,7 @@ _ASPECTS = (
         "backward_over_all_ranks", "gradients_of_weight_and_bias"), essential=True),
     Aspect("running statistics and evaluation", 2,
         ("running_statistics", "evaluation_by_running_statistics", "no_collective_in_evaluation")),
-    Aspect("conversion", 1.5, ("conversion_keeps_state", "trains[volumes]", "arguments_stay")),
+    Aspect("conversion", 1.5, ("conversion_keeps_state", "trains[other_layers]", "arguments_stay")),
     Aspect("unusual sizes", 1.5,
         ("trains[uneven_batches]", "one_sample_on_each_rank", "gradients_of_weight_and_bias[first_layer]")),
 )

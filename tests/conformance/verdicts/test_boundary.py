@@ -87,6 +87,8 @@ def test_code_that_runs_when_an_object_is_looked_at_or_deleted_is_the_submission
     ("raised", "words"),
     [
         ("type('Odd', (Exception,), {'__str__': lambda self: 1 / 0})", "Odd in on_after_backward, at step 1 of"),
+        ("type('Odd', (Exception,), {'__traceback__': None})", "raised Odd in on_after_backward, at step 1 of"),
+        ("type('Odd', (Exception,), {'__dict__': property(lambda self: 1 / 0)})", "raised Odd in on_after_backward"),
         ("ValueError('\\ud800')", r"\ud800"),
         ("next(one for one in Exception.__subclasses__() if one.__name__ == 'SkipRun')('no')", "raised SkipRun"),
         (

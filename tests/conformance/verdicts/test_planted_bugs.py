@@ -26,11 +26,11 @@ def test_each_is_planted_and_told_from_the_others():
 def test_a_check_of_its_component_catches_each_bug_and_every_check_one():
     checks = {name: {check.id for check in component.checks} for name, component in COMPONENTS.items()}
     assert [str(bug) for bug in BUGS if bug.check not in checks[bug.component]] == []
-    parts = {name for name, component in COMPONENTS.items() if component.contract.kind == "part"}
-    caught = {(bug.component if bug.component in parts else "any wrapper or optimizer", bug.check) for bug in BUGS}
-    assert caught == {
-        (name if name in parts else "any wrapper or optimizer", check) for name in checks for check in checks[name]
+    kinds = {
+        name: "any wrapper" if component.contract.kind == "wrapper" else name for name, component in COMPONENTS.items()
     }
+    caught = {(kinds[bug.component], bug.check) for bug in BUGS}
+    assert caught == {(kinds[name], check) for name in checks for check in checks[name]}
 
 
 def test_reports_name_or_advise_on_more_than_four_bugs_in_five():

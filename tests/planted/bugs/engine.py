@@ -97,7 +97,7 @@ BUGS = [
     _bug(_MEAN, f"grad.float().to(grad.dtype){_MEAN.removeprefix('grad')}", "trains[float64]"),
     _bug(_MEAN, f"grad.to({_TWO_DTYPES}).to(grad.dtype){_MEAN.removeprefix('grad')}", "trains[mixed_dtypes]"),
     _bug(_UNUSED, "            if not used or not p.dim():\n", "trains[scalar_parameter]", "`scale`"),
-    _bug(_SENT, f"{_SENT}            flat.abs().max()\n", "trains[empty_parameter]", "raised"),
+    _bug(_SENT, f"{_SENT}            flat.abs().max()\n", "trains[parameters_of_any_shape]", "raised"),
     _bug("(*module.parameters(), *module.buffers())", "module.parameters()", "trains[buffers]"),
     _bug(
         _UNUSED,

@@ -45,9 +45,10 @@ def test_of_what_decides_sentences_do_not_count():
     [
         ("components/wrapper/record.py", {"naive_ddp", "ddp"}),
         ("components/fsdp/record.py", {"fsdp"}),
+        ("components/sharded_optimizer/assertions.py", {"engine"}),  # it imports from there
         ("components/registry.py", set()),
         ("explanation/aspects.py", set()),
-        ("judging/triage.py", {"fsdp", "naive_ddp", "ddp"}),
+        ("judging/triage.py", {"fsdp", "naive_ddp", "ddp", "engine"}),
         ("cli.py", set()),
         ("reproduction/script.py", set()),
     ],
@@ -55,7 +56,7 @@ def test_of_what_decides_sentences_do_not_count():
 def test_a_file_decides_the_verdicts_on_its_component_or_on_all(path, components):
     file = evidence.ROOT / "conformance" / path
     assert file.exists()
-    assert {name for name in ("fsdp", "naive_ddp", "ddp") if file in evidence.deciding(name)} == components
+    assert {name for name in ("fsdp", "naive_ddp", "ddp", "engine") if file in evidence.deciding(name)} == components
 
 
 @dataclass(frozen=True)

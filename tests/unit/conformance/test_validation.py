@@ -43,6 +43,11 @@ def test_a_mistake_in_a_table_is_named_with_the_component_and_the_check(table, p
     assert problem in str(told.value)
 
 
+def test_a_check_that_the_record_names_must_be_there():
+    with pytest.raises(ValueError, match="ddp: there is no check 'rums', which its record names"):
+        validate("ddp", (FIRST, SECOND), ASPECTS, KNOWN, named=("runs", "rums"))
+
+
 def test_two_checks_may_share_a_strategy_and_have_variants_of_it():
     varied = replace(SECOND, scenarios=one_of(plain, having(plain, batch=2), having(plain, batch=3)))
     assert validate_strategies((FIRST, SECOND, varied)) is None

@@ -36,7 +36,7 @@ BUGS = [
         "    return nn.functional.pad(flat, (0, -len(flat) % dist.get_world_size()))",
         "    even = flat[: len(flat) // dist.get_world_size() * dist.get_world_size()]\n"
         "    return nn.functional.pad(even, (0, -len(flat) % dist.get_world_size() + len(flat) - len(even)))",
-        "trains[uneven_shards]",
+        "trains[parameters_of_any_shape]",
         "cut off what was padded",
     ),
     Bug(

@@ -63,6 +63,7 @@ _MAKES_ZEROS = f"""    def zero_grad(self, set_to_none=True):
 
 {_CLEAR}"""
 BUGS = [
+    _bug(_FLAT, _FLAT.replace("p.detach()", "p.detach().float()"), "trains[float64]", "float32"),
     _bug(_INIT, f"        assert dist.get_world_size() == 2\n{_INIT}", "runs_to_the_end", "AssertionError"),
     _bug(_INIT, f"        assert dist.get_world_size() > 1\n{_INIT}", "trains[one_rank]", "AssertionError"),
     _bug(
