@@ -1,1 +1,1 @@
-"""The checks: one function each, whose docstring is the property that it holds a component to."""
+"""What a check is, as data, and the assertions that several components share."""

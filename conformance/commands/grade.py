@@ -30,7 +30,7 @@ from conformance.grading.formats.console import ConsoleReport
 from conformance.grading.formats.github import InActions, in_actions
 from conformance.grading.formats.report_file import ReportFile
 from conformance.grading.formats.student import StudentReport
-from conformance.grading.progress import progress
+from conformance.grading.progress import announce, progress
 from conformance.grading.report import MAX_EXAMPLES, WORLD_SIZE
 from conformance.grading.rubric import assigned
 from conformance.submissions.location import locate
@@ -94,6 +94,7 @@ def _grade(options: argparse.Namespace) -> int:
     for file in files:
         file.hold_writable()
     if options.restarts:
+        announce()
         restart(options.given, small=options.small)
     shown_as = progress(verdicts=student.is_student(options))
     with shown_as as shown, fork_servers(options.isolation, small=options.small) as launcher:
@@ -117,6 +118,7 @@ def _watch(options: argparse.Namespace) -> int:
     _check(options)
     location = locate(student.HERE)
     if options.restarts:
+        announce()
         restart(options.given, small=options.small)
     sys.stdout.write("Starting rank processes ...\n")
     sys.stdout.flush()

@@ -80,7 +80,7 @@ def _component(component: Component) -> Iterator[RenderableType]:
     yield Text.assemble("\n", (component.name, "bold yellow"), f": {component.about}")
     wanted = component.contract.functions
     yield from _titled("Functions in the adapters' file", *(Text(f"{one}") for one in wanted))
-    yield from _titled("What gives points", _aspects(component))
+    yield from _titled("What gives points", *_aspects(component))
     for aspect in component.aspects:
         if aspect.essential and (about := OF_ASPECTS.get(aspect.name)):
             mistakes = _listed(mistakes_of(about, component))
@@ -88,12 +88,10 @@ def _component(component: Component) -> Iterator[RenderableType]:
             yield from _titled("Usual mistakes, and what helps", mistakes)
 
 
-def _aspects(component: Component) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
+def _aspects(component: Component) -> Iterator[RenderableType]:
     for aspect in component.aspects:
-        worth = f"{aspect.points:g}{', essential' if aspect.essential else ''}"
-        table.add_row(aspect.name, worth, Text(", ".join(aspect.checks)))
-    return table
+        yield Text(f"{aspect.name}: {aspect.points:g} points{', essential' if aspect.essential else ''}")
+        yield Padding(Text(", ".join(aspect.checks)), (0, 0, 0, 2), expand=False)  # whole names, to be copied
 
 
 def _listed(sentences: Sequence[str]) -> Table:

@@ -22,6 +22,17 @@ _CAUSE = 120  # characters of the cause of a failure
 _REFRESHES_PER_SECOND = 2.0  # ranks need the processors
 
 
+_STARTING = "starting rank processes"
+
+
+def announce() -> None:
+    """Say on a terminal what takes the first seconds, before torch is imported; progress replaces the line."""
+    console = Console(stderr=True)
+    if console.is_terminal and not console.is_dumb_terminal:
+        sys.stderr.write(f"{_STARTING} ...\r")
+        sys.stderr.flush()
+
+
 @contextmanager
 def progress(*, verdicts: bool = False) -> Iterator[events.Listener]:
     """Show progress, and verdicts at once if so asked, from now until the end of the block; give its listener."""
@@ -80,7 +91,7 @@ class LiveProgress:
         rate = _REFRESHES_PER_SECOND
         self.live = Live(self, console=console, refresh_per_second=rate, transient=True, redirect_stdout=False)
         self._verdicts = verdicts
-        self._grade = _Timed("starting rank processes")
+        self._grade = _Timed(_STARTING)
         self._component: events.ComponentBegan | None = None
         self._check: _Timed | None = None
         self._submissions = self._begun = self._ended = self._failed = 0

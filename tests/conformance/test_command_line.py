@@ -184,6 +184,16 @@ def test_a_path_without_adapters_has_a_report_of_the_same_shape(capsys, tmp_path
     assert {component["status"] for component in report["components"].values()} == {"not_graded"}
 
 
+@pytest.mark.usefixtures("one_server")
+def test_adapters_without_a_component_have_a_report_of_the_same_shape(submit, tmp_path):
+    out = tmp_path / "report.json"
+    assert main(["grade", str(submit("")), "--world-size", "2", "--json", str(out)]) == 2
+    (report,) = json.loads(out.read_text())["submissions"]
+    assert report["finished"]
+    assert "define none of the components asked for" in report["not_graded_because"]
+    assert {component["status"] for component in report["components"].values()} == {"not_graded"}
+
+
 def test_a_report_that_cannot_be_written_is_misuse(capsys, tmp_path):
     assert main(["grade", str(EXAMPLES / "correct"), "--json", str(tmp_path)]) == 2
     assert f"conformance: --json {tmp_path}: Is a directory" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """`pytest-ddp-grade explain`: each check and each component explains itself, with words and a picture."""
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,11 @@ def test_every_component_explains_what_is_essential_in_it():
     for component in COMPONENTS.values():
         text = shown(*explained([component.name]))
         assert component.about.split()[-1] in text
+        assert all(
+            re.search(rf"(^|\s){re.escape(check.id)}(,|$)", text, re.MULTILINE)
+            for check in component.checks
+            if check.level == "core"
+        )
         assert all(str(function).split("(")[0] in text for function in component.contract.functions)
         for aspect in component.aspects:
             if aspect.essential:
@@ -114,7 +120,7 @@ def test_the_points_are_those_of_the_course(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     extended = next(check.id for check in COMPONENTS["naive_ddp"].checks if check.level == "extended")
     for names, words in (
-        (["naive_ddp"], " 77, essential "),
+        (["naive_ddp"], "gradients are averaged: 77 points, essential"),
         (["naive_ddp", "gradients_averaged"], '"gradients are averaged" (77 points, essential)'),
         (["naive_ddp", extended], "A share of the bonus (3 points)."),
         (["flat_ddp", "gradients_averaged"], f"({COMPONENTS['flat_ddp'].aspects[0].points:g} points, essential)"),

@@ -132,6 +132,19 @@ def test_a_terminal_shows_progress_and_leaves_standard_output_alone(tmp_path):
     assert "naive_ddp: gradients_averaged  failed" in report
 
 
+def test_a_terminal_shows_something_before_torch_is_imported(tmp_path):
+    (tmp_path / "torch.py").write_text("import time\ntime.sleep(1000)\n", encoding="utf-8")
+    reading, writing = pty.openpty()
+    command = [sys.executable, "-m", "conformance", "grade", str(EXAMPLE)]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ours = {"PYTHONPATH": path, "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=writing, env=os.environ | ours) as started:
+        os.close(writing)
+        assert os.read(reading, 4096) == b"starting rank processes ...\r"
+        started.kill()
+    os.close(reading)
+
+
 @pytest.mark.long
 def test_a_dumb_terminal_is_told_no_more_than_a_file(tmp_path):
     shown, _ = on_a_terminal(str(EXAMPLE), "--components", "flat_ddp", "--json", str(tmp_path / "x"), TERM="dumb")

@@ -1,5 +1,6 @@
 """Reports follow from events, survive JSON, and lie in a file that is whole at any time of a grade."""
 
+import dataclasses
 import json
 from dataclasses import replace
 
@@ -31,21 +32,35 @@ DRAWN = st.sampled_from([check for one in COMPONENTS.values() for check in one.c
     lambda check: check.scenarios(Bounds(3, bucketed=False))
 )
 RULES = st.builds(Rules, st.floats(0, 1), st.floats(0, 1), st.floats(0, 9), MANY_WORDS)
-ENVIRONMENTS = st.builds(
-    Environment, WORDS, WORDS, WORDS, WORDS, st.integers(), st.integers(), st.booleans(), WORDS, MANY_WORDS
+BOOLEANS = st.booleans()
+
+
+def every(kind, **fields):
+    """Draw objects of a dataclass, with all of its fields."""
+    assert {one.name for one in dataclasses.fields(kind)} == set(fields)
+    return st.builds(kind, **fields)
+
+
+ENVIRONMENTS = every(
+    Environment,
+    **dict.fromkeys(("torch", "python", "backend", "device", "isolation"), WORDS),
+    **dict.fromkeys(("world_size", "seed"), st.integers()),
+    core_only=BOOLEANS,
+    packages=MANY_WORDS,
 )
-
-
-@st.composite
-def check_reports(draw):
-    return CheckReport(
-        draw(WORDS),
-        draw(st.sampled_from(["core", "extended"])),
-        draw(st.sampled_from(["passed", "failed", "error", "not_run"])),
-        *draw(st.tuples(WORDS, WORDS, WORDS, st.integers(0), st.floats(0, 99), WORDS)),
-        draw(st.none() | DRAWN),
-        *draw(st.tuples(WORDS, st.booleans(), st.lists(MANY_WORDS, max_size=2).map(tuple), WORDS)),
-    )
+CHECKS = every(
+    CheckReport,
+    **dict.fromkeys(("id", "requirement", "message", "diagnosis", "script", "behind", "cause", "disagreement"), WORDS),
+    **dict.fromkeys(("in_float32", "refused", "unclaimed"), BOOLEANS),
+    level=st.sampled_from(["core", "extended"]),
+    status=st.sampled_from(["passed", "failed", "error", "not_run", "not_gradable"]),
+    examples=st.integers(0),
+    seconds=st.floats(0, 99),
+    scenario=st.none() | DRAWN,
+    timeline=st.lists(MANY_WORDS, max_size=2).map(tuple),
+    left_out=MANY_WORDS,
+    without_script=WORDS,
+)
 
 
 def aspects(checks):
@@ -56,16 +71,34 @@ def aspects(checks):
 @st.composite
 def component_reports(draw, name):
     submitted, graded = draw(st.sampled_from([(True, True), (True, False), (False, True)]))
-    checks = tuple(draw(st.lists(check_reports(), max_size=2)))
-    more = draw(st.tuples(MANY_WORDS, MANY_WORDS, st.booleans()))
-    return ComponentReport(name, checks, draw(aspects(checks)), draw(RULES), submitted, graded, *more)
+    checks = tuple(draw(st.lists(CHECKS, max_size=2)))
+    found = every(
+        ComponentReport,
+        **dict.fromkeys(("uses_from_torch", "missing_functions"), MANY_WORDS),
+        name=st.just(name),
+        checks=st.just(checks),
+        aspects=aspects(checks),
+        rules=RULES,
+        submitted=st.just(submitted),
+        graded=st.just(graded),
+        not_implemented=WORDS,
+        new_processes=BOOLEANS,
+    )
+    return draw(found)
 
 
 @st.composite
 def reports(draw):
     components = [draw(component_reports(name)) for name in draw(st.lists(WORDS, max_size=2, unique=True))]
-    more = draw(st.tuples(st.booleans(), WORDS, MANY_WORDS))
-    return Report(draw(WORDS), draw(ENVIRONMENTS), tuple(components), *more)
+    found = every(
+        Report,
+        **dict.fromkeys(("submission", "not_graded_because", "stopped_because"), WORDS),
+        **dict.fromkeys(("finished", "named", "harness_failed"), BOOLEANS),
+        environment=ENVIRONMENTS,
+        components=st.just(tuple(components)),
+        stand_ins=MANY_WORDS,
+    )
+    return draw(found)
 
 
 @given(reports())

@@ -77,7 +77,7 @@ _CHECKS = (
         having(checkpoints, reloaded=True), assertions.loads_what_was_saved_since,
         requires=("training_goes_on", "the_last_save_counts")),
     _extended("saves_to_any_path",
-        "The path may be on another disk than temporary files are; files beside it stay, as another training's.",
+        "The path may be on another disk than temporary files, and other files beside it stay as they are.",
         having(checkpoints, other_disk=True), assertions.saves_to_any_path),
     _extended("ranks_draw_apart",
         "After loading, each rank has random numbers of its own, as before, and not all those of one rank.",

@@ -60,7 +60,7 @@ _CHECKS = (
         "The weight of a convolution trains like any other, also where it is stored channels last.",
         draws.with_convolution),
     _of_kinds("trains[other_layers]",
-        "Models of other layers train too: embeddings, norms, attention, modules that are used twice.",
+        "Models train that have embeddings, norms, attention, or modules that are used twice.",
         draws.of_other_layers),
     _in_use("trains[evaluation_between_steps]",
         "A forward in evaluation mode between steps gives the model's output, changes nothing, and needs no backward.",

@@ -102,7 +102,7 @@ EXTENDED = (
         changes.loading_changed_options, requires=(*_SAVED, "groups[smaller_than_the_world]"),
         rules_out=("saved options lost",)),
     _saved("options[after_loading]",
-        "After loading too, an option that is written to `optimizer.param_groups` takes effect at the next step.",
+        "After `load_state_dict`, an option written to `optimizer.param_groups` takes effect at the next step.",
         changes.changing_options_after_loading, rules_out=IGNORED),
     _saved("groups[added_after_loading]",
         "A group may be added to an optimizer that has loaded a state, and trains once in each step, like any other.",

@@ -47,7 +47,7 @@ _BY_THEMSELVES = (
         "The weight of a convolution trains like any other, also where it is stored channels last.",
         draws.with_convolution, requires=_ORDER),
     _of_kinds("trains[other_layers]",
-        "Models of other layers train too: embeddings, norms, attention, positions, modules that are used twice.",
+        "Models train that have embeddings, norms, attention, positions, or modules that are used twice.",
         one_of(draws.of_other_layers, draws.adding_positions), assertion=use.trains_other_layers, requires=_ORDER),
     _in_use("trains[clipped_gradients]",
         "Gradients clipped between `on_after_backward` and the optimizer's step are clipped as in one process.",
