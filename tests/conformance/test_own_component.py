@@ -1,6 +1,8 @@
 """A component needs a record and nothing else: `rank_sum`, which is not in the registry, is held to its check."""
 
+import re
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from conformance.strategies.building_blocks import SEEDS, worlds
 from conformance.submissions.contract import Function, part
 from conformance.submissions.location import locate
 
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 RIGHT = """
 import torch
 import torch.distributed as dist
@@ -56,6 +59,17 @@ RANK_SUM = Component(
     checks=(SUM,),
     aspects=(Aspect("the sum of all ranks", 1, ("sum_of_all_ranks",), essential=True),),
 )
+
+
+def test_contributing_shows_it_in_few_lines_outside_of_its_folder():
+    section = PAGE.read_text(encoding="utf-8").partition("## How to add a component")[2]
+    diff = section.partition("```diff\n")[2].partition("```")[0]
+    parts = {part.split()[0]: part for part in re.split(r"^--- ", diff, flags=re.MULTILINE)[1:]}
+    added = {name: re.findall(r"^\+ ?(.*)$", part.partition("\n")[2], re.MULTILINE) for name, part in parts.items()}
+    assert sum(map(len, added.values())) <= 30
+    text = re.sub(r"^\+", "", parts["tests/conformance/parts/rank_sum.py"].partition("\n")[2], flags=re.MULTILINE)
+    assert text.split() == RIGHT.split()
+    assert all((PAGE.parent / name).exists() for name in added if "rank_sum" not in name)
 
 
 @pytest.fixture
