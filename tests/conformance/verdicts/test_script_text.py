@@ -1,13 +1,16 @@
 """What scripts that show failures look like: short, flat, with literal data, or a replay that says why it is one."""
 
 import ast
+import re
+from pathlib import Path
 
 import pytest
 
+import conformance
 from conformance.components.registry import COMPONENTS
 from conformance.judging.draws import Draws
 from conformance.reproduction.files import flat_text
-from conformance.reproduction.script import MARKER, MOST_LINES, Failure, lines_besides_data
+from conformance.reproduction.script import MARKER, Failure
 from conformance.scenarios.layers import Linear
 from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import Group, OptimizerSpec, Scenario, SetOption
@@ -15,6 +18,7 @@ from conformance.strategies import Bounds
 from conformance.submissions.location import locate
 
 ONE_OF_A_KIND = ["naive_ddp", "ddp_bucketed", *(n for n, one in COMPONENTS.items() if one.contract.kind != "wrapper")]
+CONFORMANCE = Path(conformance.__file__).parent
 LOCATION = locate("examples/correct")
 LARGE = Scenario(model=ModelSpec(100, (Linear(100),)))
 
@@ -41,9 +45,18 @@ def test_most_scripts_are_flat_and_short_and_all_are_python(component):
             text, why = flat(component, drawn, check)
             ast.parse(text)
             scripts[bool(why)] += 1
-            assert why or lines_besides_data(text) <= MOST_LINES
     # A checkpoint needs two worlds, which are too much for 60 lines.
     assert scripts[False] > 0.3 * sum(scripts) or component == "checkpoint"
+
+
+def test_no_template_names_a_check():
+    """What a script shows follows from the trial, so that a new check needs no line in a template."""
+    names = {check.id for one in COMPONENTS.values() for check in one.checks if {*"_["} & {*check.id}}
+    names -= {"no_sync", "zero_grad"}  # those are methods, too
+    for template in CONFORMANCE.glob("**/script.py.jinja"), CONFORMANCE.glob("reproduction/templates/*.jinja"):
+        for path in template:
+            words = set(re.findall(r"[\w\[\]]+", path.read_text(encoding="utf-8")))
+            assert not words & names, path
 
 
 def test_a_script_begins_with_what_failed_and_ends_with_how_it_starts_ranks():
