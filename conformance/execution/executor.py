@@ -303,7 +303,7 @@ class Executor:
         self.stubbed.update(seen.stubbed)
         self._use(component, seen.borrowed)
         missing = seen.missing(drawn)
-        return f"{len(missing)} tensors are missing, {missing[0]} among them" if missing else ""
+        return f"{len(missing)} of its parts are missing, {missing[0]} among them" if missing else ""
 
     def _folder(self, drawn: Drawn) -> AbstractContextManager[str]:
         """Give a folder that all ranks share, where it is asked for on another disk than that of temporary files."""

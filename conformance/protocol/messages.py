@@ -96,7 +96,7 @@ class Answer:
     borrowed: list[str] = field(default_factory=list)  # torch's own implementations that were used
 
     def missing(self, _: Any) -> list[str]:
-        """Return the names of tensors that a rank which did its whole part of what was drawn would have sent."""
+        """Return what a rank that did its whole part of what was drawn would have sent: names of tensors, and facts."""
         return []
 
     def encode(self) -> bytes:
@@ -120,6 +120,8 @@ class Answer:
     def facts_from_json(cls, facts: dict[str, Any]) -> dict[str, Any]:
         """Return the facts as they were before they went through JSON; raise TypeError for what is none."""
         hints = _types(cast("Any", cls))
+        if absent := sorted(hints.keys() - facts.keys() - {"tensors"}):
+            raise TypeError(f"it has no {absent[0]}")
         if wrong := [name for name, fact in facts.items() if not _is_a(fact, hints[name])]:
             raise TypeError(f"its {wrong[0]} is {facts[wrong[0]]!r}")
         return facts
@@ -190,10 +192,11 @@ class Observation(Answer):
         return under(self.tensors, f"parameter/{step}/")
 
     def missing(self, drawn: Any) -> list[str]:
-        """Return the names of tensors that a rank which did its whole part would have sent."""
+        """Return what a rank that did its whole part would have sent: names of tensors, and facts of each step."""
         moments = ["wrapped", *(f"parameter/{step}" for step in range(drawn.steps))]
         wanted = [f"{moment}/{name}" for moment in moments for name in drawn.model.shapes]
-        return [name for name in wanted if name not in self.tensors]
+        short = [name for name in ("losses", "happenings") if len(getattr(self, name)) != drawn.steps]
+        return [*short, *(name for name in wanted if name not in self.tensors)]
 
     @classmethod
     def facts_from_json(cls, facts: dict[str, Any]) -> dict[str, Any]:

@@ -72,7 +72,8 @@ def _failed(error: BaseException, submission: Location) -> Failed:
         return _described(error, submission)
     except BaseException as broken:  # noqa: BLE001  the submission may have made the exception, and what describes it
         where = {"stage": _ELSEWHERE[0], "step": None, "refused": False, "lacking": ""}
-        return Failed(_kind(error), f"it cannot be described: that raised {_kind(broken)}", "", dumps(where).encode())
+        said = f"it cannot be described: that raised {_kind(broken)}: {_message(broken)}"
+        return Failed(_kind(error), said, "", dumps(where).encode())
 
 
 def _described(error: BaseException, submission: Location) -> Failed:

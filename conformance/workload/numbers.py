@@ -57,7 +57,8 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
 
 def under(named: Tensors, prefix: str) -> Tensors:
     """Return the tensors whose names have this prefix, by their names without it."""
-    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
+    found = {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
+    return type(named)(found)  # of an answer, looking for what was not sent raises the same
 
 
 def generator_of(seed: int) -> torch.Generator:

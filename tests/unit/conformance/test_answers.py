@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conformance.protocol.codec import MalformedError
+from conformance.protocol.codec import MalformedError, pack
 from conformance.protocol.messages import Answer, ClosureCall, Happening, Observation
+from conformance.scenarios.scenario import Scenario
+from conformance.workload.numbers import under
 
 SEEN = Observation(
     {},
@@ -60,8 +62,16 @@ def test_a_fact_that_nobody_asked_for_makes_it_no_answer():
         Answer.decode(sent(Answer({}), points=5))
 
 
+def test_a_fact_that_lacks_makes_it_no_answer():
+    with pytest.raises(MalformedError, match="it has no borrowed"):
+        Answer.decode(pack({"unawaited": [], "stubbed": []}, {}))
+    short = replace(SEEN, happenings=[[]])
+    assert short.missing(Scenario(steps=2))[0] == "happenings"
+
+
 def test_a_tensor_that_was_not_sent_is_named():
     answer = Answer.decode(sent(Answer({"rate": torch.ones(1)})))
     assert answer.tensors["rate"] == 1
-    with pytest.raises(MalformedError, match="it has no tensor 'size'"):
-        answer.tensors["size"]
+    for tensors in (answer.tensors, under(answer.tensors, "")):
+        with pytest.raises(MalformedError, match="it has no tensor 'size'"):
+            tensors["size"]
