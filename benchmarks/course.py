@@ -41,22 +41,27 @@ class Seen:
         cpu: seconds of CPU time, by process and whether it is a rank or what ranks are forked from.
         pss: the most bytes of memory of all processes together, shared pages counted once.
         looks: how many times they were looked at.
+        refused: whether the memory of some may not be seen: ranks in a sandbox, unless this is root.
     """
 
     cpu: dict[tuple[int, float, bool], float] = field(default_factory=dict)
     pss: int = 0
     looks: int = 0
+    refused: bool = False
 
     def look(self, course: psutil.Process) -> None:
         """Look at all processes of a course once."""
         weighed, self.looks = 0, self.looks + 1
         for process in _tree(course):
-            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            with suppress(psutil.NoSuchProcess):
                 with process.oneshot():
                     key = (process.pid, process.create_time(), RANKS in " ".join(process.cmdline()))
                     times = process.cpu_times()
                 self.cpu[key] = times.user + times.system
-                weighed += process.memory_full_info().pss if self.looks % WEIGH_EVERY == 0 else 0
+                try:
+                    weighed += process.memory_full_info().pss if self.looks % WEIGH_EVERY == 0 else 0
+                except psutil.AccessDenied:
+                    self.refused = True
         self.pss = max(self.pss, weighed)
 
     def seconds(self, *, in_ranks: bool) -> float:
@@ -85,7 +90,7 @@ def grade(folder: Path, out: Path, options: list[str], look: Callable[[psutil.Pr
     """Grade a course and look at its processes again and again; return the seconds that it takes."""
     command = [sys.executable, "-m", "conformance", "grade", str(folder), "--out", str(out), "--seed", "1", "--core"]
     began = time.monotonic()
-    with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+    with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL) as run:
         course = psutil.Process(run.pid)
         while run.poll() is None:
             look(course)
@@ -107,7 +112,12 @@ def costs(submissions: int, jobs: int) -> Table:
             seconds = grade(Path(folder, "course"), Path(folder, "out"), options, seen.look)
         outside, inside = seen.seconds(in_ranks=False), seen.seconds(in_ranks=True)
         each, share = (outside + inside) / submissions, outside / (outside + inside)
-        row = f"{submissions / seconds * 60:.1f}", f"{each:.1f}", f"{share:.0%}", f"{seen.pss / 1e9:.2f} GB"
+        row = (
+            f"{submissions / seconds * 60:.1f}",
+            f"{each:.1f}",
+            f"{share:.0%}",
+            "not known" if seen.refused else f"{seen.pss / 1e9:.2f} GB",
+        )
         table.add_row(isolation, *row)
     return table
 

@@ -3,7 +3,7 @@
 import argparse
 import errno
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from conformance.grading.rubric import Rubric
 
 _LIMIT = 1800  # seconds
-_GIB_OF_A_JOB = {False: 1.6, True: 0.7}  # the most that a right submission took, by whether it is graded with --small
+_BYTES_OF_A_JOB = {False: 1.6e9, True: 0.6e9}  # the most that a right submission took, without and with --small
+_CGROUP = Path("/sys/fs/cgroup")  # that of a container
 _FAULTS_OF_A_FOLDER = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG),
@@ -128,6 +129,8 @@ def _grade_found(options: argparse.Namespace, found: "list[Entry]", warm: WarmPr
     if options.components is None and not options.rubric and not options.resume:
         asked = course.grading.components
         sys.stderr.write(f"conformance: no --components and no --rubric: {len(asked)} are graded, {', '.join(asked)}\n")
+    if warm:
+        say_memory_of(min(options.jobs or 1, len(found)), small=options.small)
     if options.isolation == "require" and warm:
         hold_sandboxes(small=options.small)
     with course_progress() as progress:
@@ -170,18 +173,26 @@ def _executor(
         raise UsageError(f"--{given[0].replace('_', '-')} is for --executor ray")
     from conformance.batch.local_executor import LocalExecutor  # noqa: PLC0415  imports torch with the components
 
-    say_memory_of(jobs or 1, small=options.small)
     return LocalExecutor(grading, jobs or 1, progress.began, small=options.small, warm=warm)
 
 
 def say_memory_of(jobs: int, *, small: bool) -> None:
     """Say if that many submissions may need more memory together than is free."""
-    free, each = psutil.virtual_memory().available / 2**30, _GIB_OF_A_JOB[small]
+    free, each = _free_bytes(), _BYTES_OF_A_JOB[small]
     if jobs > 1 and jobs * each > free:
         sys.stderr.write(
-            f"conformance: --jobs {jobs}: right submissions take {each} GiB each, and {free:.1f} GiB are free here, so "
-            f"the system may kill graders; give --jobs {max(1, int(free / each))}\n"
+            f"conformance: --jobs {jobs}: right submissions take {each / 1e9:g} GB each, and {free / 1e9:.1f} GB are "
+            f"free here, so the system may kill graders; give --jobs {max(1, int(free / each))}\n"
         )
+
+
+def _free_bytes() -> int:
+    """Return the bytes of memory that are free here, in a container too."""
+    free = int(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError):  # no cgroup, or one without a limit
+        most, used = (int((_CGROUP / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
+        free = min(free, most - used)
+    return free
 
 
 def _grading(options: argparse.Namespace) -> "Grading":
@@ -200,6 +211,7 @@ def _grading(options: argparse.Namespace) -> "Grading":
         rubric=rubric,
         named=components(options, rubric) not in {(), assigned()},
         simulate=options.simulate,
+        packages=tuple(options.packages),
     )
 
 

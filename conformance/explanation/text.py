@@ -47,7 +47,7 @@ def explained(words: Sequence[str], course: Course = THE_ASSIGNMENT) -> Iterator
         raise UsageError("explain: give the name of a component or a check")
     first, *rest = names
     if first in course.components and not rest:
-        return _component(course.components[first])
+        return _component(course.components[first], course)
     if first in course.components:
         return _checks(rest[0], [course.components[first]], course)
     return _checks(first, list(course.components.values()), course)
@@ -76,11 +76,11 @@ def _check(component: Component, check: Check, alike: Sequence[Component], cours
     yield from _titled("How it should be", about.picture)
 
 
-def _component(component: Component) -> Iterator[RenderableType]:
+def _component(component: Component, course: Course) -> Iterator[RenderableType]:
     yield Text.assemble("\n", (component.name, "bold yellow"), f": {component.about}")
     wanted = component.contract.functions
     yield from _titled("Functions in the adapters' file", *(Text(f"{one}") for one in wanted))
-    yield from _titled("What gives points", *_aspects(component))
+    yield from _titled("What gives points", *_aspects(component, course))
     for aspect in component.aspects:
         if aspect.essential and (about := OF_ASPECTS.get(aspect.name)):
             mistakes = _listed(mistakes_of(about, component))
@@ -88,10 +88,16 @@ def _component(component: Component) -> Iterator[RenderableType]:
             yield from _titled("Usual mistakes, and what helps", mistakes)
 
 
-def _aspects(component: Component) -> Iterator[RenderableType]:
+def _aspects(component: Component, course: Course) -> Iterator[RenderableType]:
     for aspect in component.aspects:
-        yield Text(f"{aspect.name}: {aspect.points:g} points{', essential' if aspect.essential else ''}")
+        yield Text(f"{aspect.name}: {_counted(aspect.points)}{', essential' if aspect.essential else ''}")
         yield Padding(Text(", ".join(aspect.checks)), (0, 0, 0, 2), expand=False)  # whole names, to be copied
+    if bonus := course.bonuses.get(component.name):
+        yield Text(f"extended checks: {_counted(bonus)} on top")
+
+
+def _counted(points: float) -> str:
+    return f"{points:g} point{'' if points == 1 else 's'}"
 
 
 def _listed(sentences: Sequence[str]) -> Table:
@@ -104,9 +110,9 @@ def _listed(sentences: Sequence[str]) -> Table:
 def _points(check: Check, components: Sequence[Component], course: Course) -> str:
     """Say which aspects a check belongs to, each with its points in these components."""
     aspects = [aspect for one in components for aspect in one.aspects if check.id in aspect.checks]
-    bonuses = [f"{course.bonuses[one.name]:g}" for one in components if course.bonuses.get(one.name)]
+    bonuses = [f"{_counted(bonus)} in {one.name}" for one in components if (bonus := course.bonuses.get(one.name))]
     if not aspects and bonuses:
-        return f"A share of the bonus ({' or '.join(dict.fromkeys(bonuses))} points)."
+        return f"A share of the bonus: {', '.join(bonuses)}."
     if not aspects:
         return "None: it is an extended check, which asks for what torch's own implementation does."
     worth: dict[tuple[str, bool], list[str]] = {}

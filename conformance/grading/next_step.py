@@ -1,5 +1,6 @@
 """What a student does next, from a report: the first thing that is wrong, or that is not begun. Imports no torch."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -8,6 +9,7 @@ from pathlib import Path
 from conformance.grading.report import CAN_BE_CALLED, FROM_SCRATCH, CheckReport, ComponentReport, Report
 
 _COMMAND = "pytest-ddp-grade"
+_PLAIN = re.compile(r"[\w.-]+(\[[\w,.-]+\])?([=<>!~]=?[\w.,*=<>!~]+)?")  # a package, with its version or without
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,12 @@ def next_step(report: Report, *, here: bool = True) -> NextStep:
 
     Args:
         report: what was found.
-        here: whether the reader is where it was graded. If not, commands name `.` and no files.
+        here: whether the reader is where it was graded. If not, commands name `.` and no files, and install only what
+            has a plain name: an address may hold a password of the staff.
     """
     if not here:
-        report = replace(report, submission=".")
+        plain = tuple(name for name in report.environment.packages if _PLAIN.fullmatch(name))
+        report = replace(report, submission=".", environment=replace(report.environment, packages=plain))
     if report.not_graded_because:
         heading = "ask who runs the grader: it failed" if report.harness_failed else "mend the adapters"
         return NextStep(heading, (report.not_graded_because,))

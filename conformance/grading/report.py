@@ -25,7 +25,7 @@ NONE_DEFINED = "define none of the components asked for"
 GRADER_ERROR = "an error in the grader, not in the submission:"
 NOT_BEFORE = "not run: {} must pass first"
 SAME_MISTAKE = "Looks like the same mistake as in {}."
-NOT_ENDED = "The grade has not ended: what is not graded yet has no points."
+NOT_ENDED = "The grade has not ended: what is not judged yet has no points."
 HIDDEN = "a hidden check"  # so the ids of hidden checks begin in a report for students
 
 
@@ -182,6 +182,11 @@ class ComponentReport:
     def in_float32(self) -> bool:
         """Whether it was judged in float32, since it does not carry float64."""
         return any(check.in_float32 for check in self.checks)
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether it is judged in part: its grade has not ended, and some of its checks have."""
+        return not self.graded and any(check.status != "not_run" for check in self.checks)
 
     @property
     def status(self) -> Verdict:
@@ -344,7 +349,8 @@ class Report:
 
 
 def _environment(packages: Sequence[str] = (), **others: Any) -> Environment:
-    return Environment(**others, packages=tuple(packages))  # reports of earlier versions have none
+    known = {name: value for name, value in others.items() if name in Environment.__dataclass_fields__}
+    return Environment(**known, packages=tuple(packages))  # earlier versions have none, and later ones may have more
 
 
 def _drawn_from_json(plain: dict[str, Any]) -> Drawn:

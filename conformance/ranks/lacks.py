@@ -60,10 +60,7 @@ def _not_importable(error: ImportError, package: str, location: Location) -> str
 
 def _packages(used: str, names: list[str]) -> str:
     install = " ".join(f"--with {name}" for name in names)
-    return (
-        f"{used} {' and '.join(names)}, which this machine lacks: if the name is spelled right, "
-        f"grade it with `{install}`."
-    )
+    return f"{used} {' and '.join(names)}, which this machine lacks: if that is its name, grade it with `{install}`."
 
 
 def _newer_python(error: Exception, asked_for: str) -> str:

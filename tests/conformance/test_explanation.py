@@ -122,7 +122,7 @@ def test_the_points_are_those_of_the_course(tmp_path, monkeypatch, capsys):
     for names, words in (
         (["naive_ddp"], "gradients are averaged: 77 points, essential"),
         (["naive_ddp", "gradients_averaged"], '"gradients are averaged" (77 points, essential)'),
-        (["naive_ddp", extended], "A share of the bonus (3 points)."),
+        (["naive_ddp", extended], "A share of the bonus: 3 points in naive_ddp."),
         (["flat_ddp", "gradients_averaged"], f"({COMPONENTS['flat_ddp'].aspects[0].points:g} points, essential)"),
     ):
         assert main(["explain", *names]) == 0

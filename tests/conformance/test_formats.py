@@ -74,10 +74,15 @@ def test_gradescope_has_what_is_judged_of_a_component_that_has_not_ended():
     results = json.loads(to_gradescope([replace(REPORT, components=(begun, *COMPONENTS[1:]), finished=False)]))
     assert results["score"] == sum(test.get("score", 0) for test in results["tests"]) == 5.0
     assert results["output"].startswith("The grade has not ended")
+    alone = json.loads(to_gradescope([replace(REPORT, components=(begun,), finished=False)]))
+    assert [test["score"] for test in alone["tests"] if "score" in test] == [0.0, 1.0]
+    assert "`naive_ddp`: not ended, 1 of 5 points" in alone["output"]
 
 
 def test_the_file_for_gradescope_is_written_after_each_check(tmp_path):
-    planned = replace(REPORT, components=(replace(COMPONENTS[0], checks=(replace(RIGHT, status="not_run"),)),))
+    planned = replace(
+        REPORT, components=(replace(COMPONENTS[0], checks=(replace(RIGHT, status="not_run"),), graded=False),)
+    )
     reports = Reports()
     forms = {form.option: form for form in FORMATS}
     files = [ReportFile(tmp_path / option, forms[option], reports) for option in ("--json", "--gradescope")]
@@ -85,6 +90,7 @@ def test_the_file_for_gradescope_is_written_after_each_check(tmp_path):
         for listener in (reports, *files):
             listener(event)
     assert json.loads((tmp_path / "--gradescope").read_text())["score"] == 1.0
+    assert json.loads((tmp_path / "--gradescope").read_text())["tests"]
     assert '"passed"' not in (tmp_path / "--json").read_text()
 
 

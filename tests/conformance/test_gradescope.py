@@ -192,4 +192,4 @@ def get_ddp_generator(seed):
     judged = [score for name, score in scores.items() if name.startswith("overhead_model: ")]
     assert scores["loader_generator"] == (0.0, 3)
     assert results["score"] == sum(points for points, _ in judged) == sum(most for _, most in judged) > 0
-    assert results["output"].startswith("The grade has not ended: what is not graded yet has no points.")
+    assert results["output"].startswith("The grade has not ended: what is not judged yet has no points.")

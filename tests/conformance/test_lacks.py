@@ -53,7 +53,7 @@ NEWER = f">=3.{sys.version_info.minor + 1}"
         (
             "import no_such_package.part",
             AVERAGE,
-            "imports no_such_package, which this machine lacks: if the name is spelled right, grade it with `--",
+            "imports no_such_package, which this machine lacks: if that is its name, grade it with `--",
         ),
         ("open('data/vocabulary.txt')", AVERAGE, "lacks data/vocabulary.txt, which the submission looks for: put it"),
     ],
@@ -78,7 +78,10 @@ def test_what_an_extended_check_alone_needs_costs_nothing(held_to, submit):
 @pytest.mark.usefixtures("one_server")
 def test_adapters_that_cannot_be_imported_for_such_a_reason_say_so(capsys, submit):
     assert main([str(submit("import no_such_package")), "--world-size", "2"]) == NOT_GRADED
-    assert "imports no_such_package, which this machine lacks: if the name is spelled right" in capsys.readouterr().err
+    assert (
+        "imports no_such_package, which this machine lacks: if that is its name, grade it with `--with no_such_pa"
+        in capsys.readouterr().err
+    )
 
 
 def raised(text, module=None):

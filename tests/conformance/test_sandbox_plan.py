@@ -73,7 +73,8 @@ def test_references_beside_an_installed_grader_seem_to_be_empty_unless_they_are_
     packages, solutions, part = folders("packages", "packages/reference", "packages/reference/ddp")
     monkeypatch.setattr(views, "_SOLUTIONS", solutions)
     (ada,) = folders("packages-of-ada")
-    assert view_of([ada], uid=1, path=[packages], private=[]).emptied == (solutions,)
+    for own in (ada, packages):  # a student may install the grader in the folder of the assignment
+        assert view_of([own], uid=1, path=[packages], private=[]).emptied == (solutions,)
     assert view_of([ada], uid=1, path=[], private=[]).emptied == ()
     for graded in (solutions, part):
         assert view_of([graded], uid=1, path=[packages], private=[]).emptied == ()

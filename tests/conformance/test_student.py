@@ -100,6 +100,12 @@ def test_commands_install_what_the_grade_had_installed():
     assert dict(step.commands)["Grade it alone"] == f"pytest-ddp-grade . {install} --components flat_ddp"
 
 
+def test_students_do_not_see_from_where_the_staff_install():
+    packages = ("einops>=0.8", "git+https://user:password@example.edu/x.git", "/home/staff/x.whl", "x @ file:///y")
+    step = next_step(replace(REPORT, environment=replace(REPORT.environment, packages=packages)), here=False)
+    assert dict(step.commands)["Grade it alone"] == "pytest-ddp-grade . --with 'einops>=0.8' --components flat_ddp"
+
+
 def test_elsewhere_commands_name_the_current_folder_and_no_files():
     step = next_step(replace(REPORT, submission="results/ada"), here=False)
     assert step.commands == (

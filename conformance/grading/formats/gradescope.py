@@ -33,7 +33,7 @@ def to_gradescope(reports: Sequence[Report]) -> str:
 
 def _is_judged(report: Report) -> bool:
     """Whether there is anything to say of its components: a grader that was killed before has no tests."""
-    return bool(report.not_graded_because) or any(component.graded for component in report.components)
+    return bool(report.not_graded_because) or any(one.graded or one.broken_off for one in report.components)
 
 
 def _about(report: Report) -> str:
@@ -46,8 +46,7 @@ def _about(report: Report) -> str:
 
 
 def _tests(component: ComponentReport) -> Iterator[dict[str, Any]]:
-    begun = component.graded or any(check.status != "not_run" for check in component.checks)
-    if not component.submitted or not begun:
+    if not component.submitted or not (component.graded or component.broken_off):
         score = {"score": 0.0, "max_score": component.max_points, "status": "failed"}
         said = component.why_not_submitted or component.status.replace("_", " ")
         yield {"name": component.name, "output": said, **score}

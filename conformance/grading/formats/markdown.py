@@ -34,7 +34,7 @@ def explained(check: CheckReport) -> str:
 
 def component_line(component: ComponentReport) -> str:
     """Return a component, its verdict and its points as an item of a list."""
-    verdict = component.status.replace("_", " ")
+    verdict = "not ended" if component.broken_off else component.status.replace("_", " ")
     why = f". {component.why_not_submitted}".replace("<", "&lt;") if component.why_not_submitted else ""
     return f"- `{component.name}`: {verdict}, {component.points:g} of {component.max_points:g} points{why}"
 
