@@ -410,14 +410,14 @@ def test_who_was_graded_without_namespaces_is_counted_at_the_end(capsys):
 
 
 def test_more_jobs_than_there_is_memory_for_are_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=int(8.5e9)))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=int(9.5e9)))
     monkeypatch.setattr("conformance.commands.course._CGROUP", tmp_path)
-    for jobs, small in ((1, False), (5, False), (14, True)):
+    for jobs, small in ((1, False), (5, False), (15, True)):
         say_memory_of(jobs, small=small)
     assert not capsys.readouterr().err
     say_memory_of(6, small=False)
     said = capsys.readouterr().err
-    assert "--jobs 6: right submissions take 1.6 GB each, and 8.5 GB are free here" in said
+    assert "--jobs 6: right submissions take 1.8 GB each, and 9.5 GB are free here" in said
     assert said.endswith("give --jobs 5\n")
     for name, text in {"memory.max": "4000000000\n", "memory.current": "500000000\n"}.items():
         (tmp_path / name).write_text(text, encoding="ascii")
