@@ -31,7 +31,7 @@ class View:
 
     Attributes:
         shown: files and folders that can be read, at the places where they are outside.
-        emptied: folders in those that seem to be empty.
+        emptied: folders in those that appear empty.
         links: symbolic links, each with its target.
         texts: further files, with their text.
     """
