@@ -23,7 +23,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from conformance.components.registry import COMPONENTS
 from conformance.execution.fork_servers import ForkServers, give_next
 from conformance.grading.grade import Grading
 from conformance.judging.ahead import draw_ahead
@@ -69,20 +68,15 @@ def main(command: Command, control_fd: int, *, small: bool) -> NoReturn:
         with remembering(_MORE), selectors.DefaultSelector() as selector:
             control = socket.socket(fileno=control_fd)
             if asked := control.recv(_REQUEST_BYTES):
-                _draw_ahead(Grading(**json.loads(asked)))
+                grading = Grading(**json.loads(asked))
+                with nothing_kept():
+                    draw_ahead(grading.draws(grading.components))
                 _serve(control, selector, zygotes, command)
         code = 0
     except BaseException:  # noqa: BLE001  os._exit would hide it
         traceback.print_exc()
     finally:
         os._exit(code)
-
-
-def _draw_ahead(grading: Grading) -> None:
-    with nothing_kept():
-        for name in grading.components:
-            drawing = {"world_size": grading.world_size, "seed": grading.seed, "examples": grading.examples}
-            draw_ahead(COMPONENTS[name], grading.checks(name), **drawing)
 
 
 def _serve(control: socket.socket, selector: selectors.BaseSelector, zygotes: ForkServers, command: Command) -> None:

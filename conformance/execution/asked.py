@@ -19,6 +19,7 @@ class Asked:
     numbers: Callable[[Any, int], list[list[Tensors]]]  # of each rank of each world, by scenario or case and integer
     simplest: Drawn  # what shows whether the component is implemented at all; also of several ranks
     answer: type[Answer] = Answer  # what a rank answers
+    shares_files: bool = False  # whether the ranks of all its worlds have a folder in common
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ What comes back is a value: the answers of all ranks, or the outcomes of a run t
 import ctypes
 import json
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 
@@ -32,7 +32,7 @@ from conformance.protocol.messages import Probe, Task
 from conformance.scenarios.drawn import Drawn
 from conformance.submissions.contract import Contract
 from conformance.submissions.location import Location
-from conformance.workload.numbers import Tensors, data_seed
+from conformance.workload.numbers import data_seed
 from pytest_ddp.errors import LackError, PytestDDPError
 from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned
@@ -43,10 +43,16 @@ _TARGET = "conformance.ranks.run:run"
 _EXPLORATION = 3  # it takes longer than a run by this factor, at most
 
 
+@dataclass
 class _Run:
-    """What ranks carry out; what came of it is there once they are done."""
+    """What ranks carry out; their outcomes are there once they are done, of one world after the other."""
 
-    execution: Execution
+    answered: list[list[Outcome]] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all ranks have sent something."""
+        return all(isinstance(outcome, Returned) for outcomes in self.answered for outcome in outcomes)
 
 
 @dataclass
@@ -72,7 +78,7 @@ class Executor:
     _contracts: dict[str, Contract] = field(default_factory=dict)  # by component; of a pair, with one wrapper
     _known: dict[str, Execution] = field(default_factory=dict)
     _kept: int = 0
-    _drawn_ahead: dict[str, list[list[Tensors]]] = field(default_factory=dict)
+    _asked_ahead: dict[str, list[list[bytes]]] = field(default_factory=dict)
     _deadlines: Deadlines = field(default_factory=Deadlines)
 
     def run(self, component: Asked, drawn: Drawn) -> Execution:
@@ -94,11 +100,11 @@ class Executor:
         try:
             with self._running(component, drawn) as run:
                 pass
+            return self._seen(component, drawn, run)
         except HarnessError:
             if self.afresh:
                 raise
             return self.run_afresh(component, drawn)
-        return run.execution
 
     def run_afresh(self, component: Asked, drawn: Drawn, *, alike: bool = False) -> Execution:
         """Run a scenario or a case on new processes, of which all hash texts alike if so asked; raise as `run` does.
@@ -138,7 +144,7 @@ class Executor:
         """Return an executor that runs the same submission on other ranks, and has run nothing yet."""
         deadlines = Deadlines(import_seconds=self._deadlines.import_seconds)
         other = replace(self, ranks=ranks, alone=set(), watched=set(), executions=0, _deadlines=deadlines)
-        return replace(other, _known={}, _kept=0, _drawn_ahead={})
+        return replace(other, _known={}, _kept=0, _asked_ahead={})
 
     def ahead(self, component: Asked, drawn: Sequence[Drawn]) -> Generator[Drawn]:
         """Yield each when it has run; meanwhile the ranks carry out the next one.
@@ -146,32 +152,37 @@ class Executor:
         After a run that broke, the next one does not start early: it might take as long to break. Close the iterator
         before anything else runs. Raises as `run` does.
         """
-        ready: tuple[Drawn, ...] = ()
+        told: Iterator[Drawn] = iter(())
         for one, then in zip_longest(drawn, drawn[1:]):
             key = self.key(component, one)
-            if key not in self._known and component.name not in self.alone:
-                told = iter(ready)
+            if key in self._known or component.name in self.alone:
+                yield from told
+                told = iter((one,))
+            else:
                 try:
                     with self._running(component, one, then) as run:
                         yield from told
-                    execution = run.execution
-                except HarnessError:
-                    execution = self.run_afresh(component, one)
+                    told = self._told(component, one, run)
+                    if run.is_whole:  # it is looked at while ranks carry out the next one
+                        continue
                     yield from told
-                self._keep(key, execution)
-            else:
-                yield from ready
-            ready = (one,)
+                except HarnessError:
+                    yield from told
+                    self._keep(key, self.run_afresh(component, one))
+                    told = iter((one,))
             if not isinstance(self._known.get(key), Observed):
-                yield one
-                ready = ()
-        yield from ready
+                yield from told
+        yield from told
+
+    def _told(self, component: Asked, drawn: Drawn, run: _Run) -> Iterator[Drawn]:
+        """Look at what came of a run; yield what was run."""
+        self._keep(self.key(component, drawn), self._seen(component, drawn, run))
+        yield drawn
 
     def explore(self, component: Asked, drawn: Drawn) -> Explored | None:
         """Run a scenario on simulated ranks in every order; return what came of it, None if they did not answer."""
-        (given,) = component.numbers(drawn, self.seed(drawn))
-        with _ranks_or_an_error_of_ours(), self._folder(drawn) as folder:
-            tasks = self._tasks(component, drawn, given, 0, folder)
+        with _ranks_or_an_error_of_ours(), self._folder(component, drawn) as folder:
+            (tasks,) = self._asked(component, drawn, folder)
             ranks = self.ranks.other(SimulatedRanks)
             return ranks.explore(tasks, timeout=_EXPLORATION * self._deadlines.of(drawn))
 
@@ -218,10 +229,9 @@ class Executor:
 
     def _is_implemented(self, component: Asked, contract: Contract) -> bool:
         self._contracts[component.name], drawn = contract, component.simplest
-        with _ranks_or_an_error_of_ours(), self._folder(drawn) as folder:
-            for phase, given in enumerate(component.numbers(drawn, self.seed(drawn))):
-                tasks = self._tasks(component, drawn, given, phase, folder)
-                world, seconds = self._world(component, drawn, len(given)), self._deadlines.of(drawn)
+        with _ranks_or_an_error_of_ours(), self._folder(component, drawn) as folder:
+            for tasks in self._asked(component, drawn, folder):
+                world, seconds = self._world(component, drawn, len(tasks)), self._deadlines.of(drawn)
                 for outcome in self.ranks.run(world, "conformance.ranks.probe:attempt", tasks, timeout=seconds):
                     found = self._probe(outcome)
                     if found is None:
@@ -247,43 +257,45 @@ class Executor:
     @contextmanager
     def _running(self, component: Asked, drawn: Drawn, then: Drawn | None = None) -> Iterator[_Run]:
         """Let ranks carry this out during the block; when they are done, let them join the world of the next one."""
-        run, key, ranks = _Run(), self.key(component, drawn), self._ranks(drawn)
-        numbers = self._drawn_ahead.pop(key, None) or component.numbers(drawn, self.seed(drawn))
-        answered: list[list[Outcome]] = []
-        with _ranks_or_an_error_of_ours(), self._folder(drawn) as folder:
-            for phase, given in enumerate(numbers):
-                tasks = self._tasks(component, drawn, given, phase, folder)
-                world = self._world(component, drawn, len(given))
+        run, ranks = _Run(), self._ranks(drawn)
+        with _ranks_or_an_error_of_ours(), self._folder(component, drawn) as folder:
+            ahead = self._asked_ahead.pop(self.key(component, drawn), None)
+            for phase, tasks in enumerate(ahead or self._asked(component, drawn, folder)):
+                world = self._world(component, drawn, len(tasks))
                 with ranks.group(world) as group:
                     group.ask(_TARGET, tasks, timeout=self._deadlines.of(drawn))
                     try:
                         if not phase:
                             yield run
-                            if then is not None:
-                                numbers_ahead = component.numbers(then, self.seed(then))
-                                self._drawn_ahead = {self.key(component, then): numbers_ahead}
+                            self._ask_ahead(component, then)
                     finally:
-                        answered.append(group.answers())
-                if needs_new_connections(group, answered[-1]):
-                    answered[-1] = ranks.run(world, _TARGET, tasks, timeout=self._deadlines.of(drawn))
-                if not all(isinstance(outcome, Returned) for outcome in answered[-1]):
+                        run.answered.append(group.answers())
+                if needs_new_connections(group, run.answered[-1]):
+                    run.answered[-1] = ranks.run(world, _TARGET, tasks, timeout=self._deadlines.of(drawn))
+                if not run.is_whole:
                     break
             if then is not None:
                 self.ranks.prepare(self._world(component, then, then.worlds[0]))
-        run.execution = self._seen(component, drawn, answered)
 
-    def _tasks(self, component: Asked, drawn: Drawn, given: list[Tensors], phase: int, folder: str) -> list[bytes]:
-        """Return what each rank of a world is asked."""
+    def _ask_ahead(self, component: Asked, drawn: Drawn | None) -> None:
+        """Keep what ranks will be asked next, unless that names a folder."""
+        self._asked_ahead.clear()
+        if drawn is not None and not component.shares_files:
+            self._asked_ahead[self.key(component, drawn)] = list(self._asked(component, drawn, ""))
+
+    def _asked(self, component: Asked, drawn: Drawn, folder: str) -> Iterator[list[bytes]]:
+        """Return what each rank is asked, in one world after the other."""
         contract = self.contract(component)
-        return [
-            Task(self.location, contract, component.exercise, drawn, own, phase, folder, self.stubs).encode()
-            for own in given
-        ]
+        for phase, given in enumerate(component.numbers(drawn, self.seed(drawn))):
+            yield [
+                Task(self.location, contract, component.exercise, drawn, own, phase, folder, self.stubs).encode()
+                for own in given
+            ]
 
-    def _seen(self, component: Asked, drawn: Drawn, answered: list[list[Outcome]]) -> Execution:
+    def _seen(self, component: Asked, drawn: Drawn, run: _Run) -> Execution:
         self.executions += 1
         sent: list[tuple[bytes, ...]] = []
-        for outcomes in answered:
+        for outcomes in run.answered:
             returned = [outcome for outcome in outcomes if isinstance(outcome, Returned)]
             if len(returned) < len(outcomes):
                 return self._broken(component, drawn, outcomes)
@@ -305,8 +317,10 @@ class Executor:
         missing = seen.missing(drawn)
         return f"{len(missing)} of its parts are missing, {missing[0]} among them" if missing else ""
 
-    def _folder(self, drawn: Drawn) -> AbstractContextManager[str]:
+    def _folder(self, component: Asked, drawn: Drawn) -> AbstractContextManager[str]:
         """Give a folder that all ranks share, where it is asked for on another disk than that of temporary files."""
+        if not component.shares_files:
+            return nullcontext("")
         return self.ranks.sandbox.folder(in_memory=getattr(drawn, "other_disk", False))
 
     def _ranks(self, drawn: Drawn) -> SizedRanks:

@@ -2,7 +2,7 @@
 
 import platform
 import traceback
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,8 +43,9 @@ from conformance.grading.report import (
 from conformance.grading.rubric import NO_RUBRIC, Rubric, regraded
 from conformance.grading.timeline import timeline
 from conformance.grading.visible import visible, visible_names
-from conformance.judging.draws import Spared
-from conformance.judging.run_check import Result, run_check
+from conformance.judging.ahead import drawing_ahead
+from conformance.judging.draws import Draws, Spared
+from conformance.judging.run_check import Drawing, Result, draws_of, run_check
 from conformance.oracle.remembered import remembering
 from conformance.reproduction import files
 from conformance.scenarios.claims import EVERYTHING, Claims
@@ -97,6 +98,19 @@ class Grading:
     def checks(self, component: str) -> tuple[Check, ...]:
         """Return the checks that a component is held to, in their order."""
         return tuple(check for check in COMPONENTS[component].checks if check.level == "core" or not self.core)
+
+    def draws(self, components: Iterable[str]) -> list[Draws]:
+        """Return what the checks of components draw, unless these are spared something."""
+        return [
+            draws_of(COMPONENTS[name], check, str(self.seed), **self.drawing)
+            for name in components
+            for check in self.checks(name)
+        ]
+
+    @property
+    def drawing(self) -> Drawing:
+        """Return what bounds that which is drawn."""
+        return Drawing(world_size=self.world_size, seed=self.seed, examples=self.examples, claims=self.claims)
 
 
 def grade(paths: Sequence[str], grading: Grading, launcher: ForkServers) -> Generator[Event]:
@@ -166,14 +180,15 @@ def _grade_components(executor: Executor, grading: Grading) -> Iterator[Event]:
         raise
     if grading.simulate:
         executor.simulated = executor.on(executor.ranks.other(SimulatedRanks))
-    for name in grading.components:
-        if grading.repro_dir is not None:
-            with suppress(OSError):  # where scripts cannot be written, the report says so
-                files.remove_stale(executor.location, [name], grading.repro_dir)
-        if name in submitted:
-            yield from _grade_component(name, executor, grading)
-        else:
-            yield ComponentEnded(grading.rubric.applied(_not_submitted(name, executor, grading)))
+    with drawing_ahead(() if grading.simulate or executor.ranks.one_size else grading.draws(submitted)):
+        for name in grading.components:
+            if grading.repro_dir is not None:
+                with suppress(OSError):  # where scripts cannot be written, the report says so
+                    files.remove_stale(executor.location, [name], grading.repro_dir)
+            if name in submitted:
+                yield from _grade_component(name, executor, grading)
+            else:
+                yield ComponentEnded(grading.rubric.applied(_not_submitted(name, executor, grading)))
 
 
 def submitted_components(executor: Executor, wanted: Sequence[str], adapters: str = "") -> list[str]:
@@ -315,11 +330,8 @@ def _run(component: str, check: Check, executor: Executor, grading: Grading, spa
         COMPONENTS[component],
         check,
         executor,
-        world_size=grading.world_size,
-        seed=grading.seed,
-        examples=grading.examples,
         spared=spared,
-        claims=grading.claims,
+        **grading.drawing,
     )
 
 

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from typing import TypeAlias
 
 from hypothesis import HealthCheck, Phase, assume, given, reject, settings
 from hypothesis import seed as seeded
@@ -81,13 +81,31 @@ class Draws:
     optimizer: bool = False
 
     def all(self) -> tuple[Drawn, ...]:
-        """Return them, smaller ones first; components with the same scenarios share one drawing."""
-        return _all(self)[0]
+        """Return them, smaller ones first."""
+        return self.found[0]
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """What was drawn, and is not claimed, in words."""
-        return _all(self)[1]
+        return self.found[1]
+
+    @property
+    def found(self) -> "Found":
+        """What was drawn, and what was left out; components with the same scenarios share one drawing."""
+        if self not in _found:
+            ahead = [found for ask in asked_first if (found := ask(self))]
+            _remember(self, ahead[0] if ahead else self._drawn())
+        return _found[self]
+
+    @property
+    def is_found(self) -> bool:
+        """Whether they have been drawn already."""
+        return self in _found
+
+    def _drawn(self) -> "Found":
+        drawn: list[Drawn] = []
+        left_out = self.hold(drawn.append)
+        return tuple(drawn), left_out
 
     def hold(self, judge: Callable[[Drawn], None]) -> tuple[str, ...]:
         """Draw them one by one for `judge`; after it raises, look for smaller ones on which it raises, and raise that.
@@ -143,8 +161,13 @@ class Draws:
         return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
-@lru_cache(_REMEMBERED)
-def _all(draws: Draws) -> tuple[tuple[Drawn, ...], tuple[str, ...]]:
-    drawn: list[Drawn] = []
-    left_out = draws.hold(drawn.append)
-    return tuple(drawn), left_out
+Found: TypeAlias = tuple[tuple[Drawn, ...], tuple[str, ...]]
+_found: dict[Draws, Found] = {}
+asked_first: list[Callable[[Draws], Found | None]] = []  # who may have drawn them
+
+
+def _remember(draws: Draws, found: Found) -> None:
+    """Keep what was drawn; forget the oldest."""
+    _found[draws] = found
+    while len(_found) > _REMEMBERED:
+        del _found[next(iter(_found))]

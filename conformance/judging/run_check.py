@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypedDict
 
 from hypothesis.errors import HypothesisException
 
@@ -24,6 +24,15 @@ from conformance.strategies import Bounds
 from pytest_ddp.errors import LackError
 
 Status: TypeAlias = Literal["passed", "failed", "error", "not_run", "not_gradable"]
+
+
+class Drawing(TypedDict):
+    """What bounds that which is drawn: see `run_check`."""
+
+    world_size: int
+    seed: int
+    examples: int
+    claims: Claims
 
 
 @dataclass(frozen=True)
@@ -75,17 +84,27 @@ def run_check(
     """Test one property of a component on up to `examples` scenarios of up to `world_size` ranks."""
     if claim := claims.leaves_out(component.name, check.id):
         return Result(check, "not_run", claim, unclaimed=True)
-    drawing = {"world_size": world_size, "seed": seed, "examples": examples}
+    drawing = Drawing(world_size=world_size, seed=seed, examples=examples, claims=claims)
     draws = replace(draws_of(component, check, executor.secret, **drawing), spared=spared)
-    if claims != EVERYTHING:  # else what was drawn ahead, and for other components, holds
-        draws = replace(draws, claims=claims, exact=check.exact, optimizer=component.contract.has_optimizer)
     return _settled(Search(component, check, executor), partial(_run, draws=draws))
 
 
-def draws_of(component: Component, check: Check, secret: str, *, world_size: int, seed: int, examples: int) -> Draws:
+def draws_of(
+    component: Component,
+    check: Check,
+    secret: str,
+    *,
+    world_size: int,
+    seed: int,
+    examples: int,
+    claims: Claims = EVERYTHING,
+) -> Draws:
     """Return what is drawn for a check: the same for every submission, unless it is spared something."""
     bounds = Bounds(world_size, bucketed=component.contract.takes_bucket_size)
-    return Draws(check.scenarios, check.rules_out, bounds, seed, secret, examples)
+    draws = Draws(check.scenarios, check.rules_out, bounds, seed, secret, examples)
+    if claims == EVERYTHING:  # what was drawn ahead, and for other components, holds
+        return draws
+    return replace(draws, claims=claims, exact=check.exact, optimizer=component.contract.has_optimizer)
 
 
 def judged(search: Search, drawn: Drawn) -> Result:

@@ -55,9 +55,19 @@ def inputs_of(scenario: Scenario, seed: int) -> list[RankInputs]:
 
 def right_training(scenario: Scenario, seed: int) -> Trajectory:
     """Return the right training on these inputs, as `train` does without `follow`."""
+    packed = packed_training(scenario, seed)
+    return _RIGHT.get(scenario.unbucketed, seed, lambda: _unpack(packed))
+
+
+def packed_training(scenario: Scenario, seed: int) -> bytes:
+    """Return the right training for another process to remember."""
     plain = scenario.unbucketed
-    packed = _PACKED.get(plain, seed, lambda: _pack(train(plain, inputs_of(plain, seed))))
-    return _RIGHT.get(plain, seed, lambda: _unpack(packed))
+    return _PACKED.get(plain, seed, lambda: _pack(train(plain, inputs_of(plain, seed))))
+
+
+def remember_training(scenario: Scenario, seed: int, packed: bytes) -> None:
+    """Remember what `packed_training` returned in another process."""
+    _PACKED.get(scenario.unbucketed, seed, lambda: packed)
 
 
 def _pack(right: Trajectory) -> bytes:

@@ -103,6 +103,7 @@ CHECKPOINT = Component(
     exercise="conformance.components.checkpoint.on_ranks:save_and_load",
     numbers=for_each_rank(numbers),
     simplest=CheckpointCase(),
+    shares_files=True,
     checks=_CHECKS,
     aspects=_ASPECTS,
 )
