@@ -132,7 +132,8 @@ class Executor:
         self.forget(component)
 
     def forget(self, component: str) -> None:
-        """Forget what ranks saw of a component."""
+        """Forget what ranks saw of a component, and end those that few components have, such as simulated ones."""
+        self.ranks.close_others()
         if self.simulated:
             self.simulated.forget(component)
         forget_decoded()

@@ -82,11 +82,15 @@ class SizedRanks:
 
     def close(self) -> None:
         """Let every rank end; others start when they are wanted."""
-        while self._others:
-            self._others.popitem()[1].close()
+        self.close_others()
         self._prepared.clear()
         while self._pools:
             self._pools.popitem()[1].close()
+
+    def close_others(self) -> None:
+        """Let ranks of other kinds end; others start when they are wanted."""
+        for other in self._others.values():
+            other.close()
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from fcntl import F_SETPIPE_SZ, fcntl
+from itertools import pairwise
 from typing import IO, NoReturn, TypeAlias
 
 from conformance.judging.draws import Draws, Found, asked_first
@@ -14,8 +14,9 @@ from conformance.oracle.remembered import packed_training, remember_training
 from conformance.scenarios.scenario import Scenario
 from conformance.workload.numbers import data_seed
 from pytest_ddp.pool.parent_death import die_with
+from pytest_ddp.protocol.shared_files import memory_file
 
-_PIPE_BYTES = 2**20  # the fork goes on to draw until so much waits to be asked for
+_SIZE_BYTES = 8
 _Ahead: TypeAlias = tuple[Found, list[bytes]]  # what was drawn, and the trainings on scenarios
 
 
@@ -34,13 +35,11 @@ def drawing_ahead(draws: Iterable[Draws]) -> Iterator[None]:
         yield
         return
     judge, (received, sent) = os.getpid(), os.pipe()
-    with suppress(OSError):  # the system allows less
-        fcntl(sent, F_SETPIPE_SZ, _PIPE_BYTES)
-    if (fork := os.fork()) == 0:
-        _serve(wanted, sent, judge)
-    os.close(sent)
-    with os.fdopen(received, "rb") as stream:
-        asked_first.append(_Fork(wanted, stream).found)
+    with memory_file() as file, os.fdopen(received, "rb") as sizes:
+        if (fork := os.fork()) == 0:
+            _serve(wanted, file.fileno(), sent, judge)
+        os.close(sent)
+        asked_first.append(_Fork(wanted, file, sizes).found)
         try:
             yield
         finally:
@@ -51,41 +50,48 @@ def drawing_ahead(draws: Iterable[Draws]) -> Iterator[None]:
 
 @dataclass
 class _Fork:
-    """What a fork draws, and sends in the order in which it was wanted."""
+    """What a fork draws, in the order in which it was wanted: it writes it to a file, and sends the sizes.
+
+    So it need not wait for this process, and ends as soon as all is drawn.
+    """
 
     wanted: list[Draws]
-    stream: IO[bytes]
+    file: IO[bytes]
+    sizes: IO[bytes]
+    _at: int = 0
     _found: dict[Draws, _Ahead | None] = field(default_factory=dict)
 
     def found(self, draws: Draws) -> Found | None:
         """Wait until this is drawn; return None if it was not wanted, or cannot be had."""
         while draws not in self._found and draws in self.wanted:
-            try:
-                self._found[self.wanted[0]] = pickle.load(self.stream)  # noqa: S301  from our own process
-                self.wanted.pop(0)
-            except (EOFError, pickle.UnpicklingError):  # it was killed
+            size = int.from_bytes(self.sizes.read(_SIZE_BYTES))
+            if not size:  # it was killed
                 self.wanted.clear()
+                break
+            read, self._at = os.pread(self.file.fileno(), size, self._at), self._at + size
+            self._found[self.wanted.pop(0)] = pickle.loads(read)  # noqa: S301  from our own process
         found, trainings = self._found.pop(draws, None) or (None, [])
         for (scenario, seed), packed in zip(_scenarios(draws, found), trainings, strict=True):
             remember_training(scenario, seed, packed)
         return found
 
 
-def _serve(wanted: Sequence[Draws], sent: int, judge: int) -> NoReturn:
+def _serve(wanted: Sequence[Draws], file: int, sizes: int, judge: int) -> NoReturn:
     """Draw in a fork of the judge until that ends."""
     try:
         die_with(judge)
         for number in (signal.SIGINT, signal.SIGTERM):  # it is the judge that decides
             signal.signal(number, signal.SIG_IGN)
-        os.closerange(3, sent)
-        os.closerange(sent + 1, os.sysconf("SC_OPEN_MAX"))
-        with os.fdopen(sent, "wb") as stream:
-            for draws in wanted:
-                ahead = None
-                with suppress(Exception):  # it fails in the judge as well, and is told there
-                    ahead = _drawn(draws)
-                pickle.dump(ahead, stream)
-                stream.flush()
+        for low, high in pairwise([2, *sorted((file, sizes)), os.sysconf("SC_OPEN_MAX")]):
+            os.closerange(low + 1, high)
+        at = 0
+        for draws in wanted:
+            ahead = None
+            with suppress(Exception):  # it fails in the judge as well, and is told there
+                ahead = _drawn(draws)
+            size = os.pwrite(file, pickle.dumps(ahead), at)
+            os.write(sizes, size.to_bytes(_SIZE_BYTES))
+            at += size
     finally:
         os._exit(0)
 

@@ -7,7 +7,7 @@ rank: `tolerance` says why.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -84,16 +84,14 @@ class _Run:
     def __init__(self, scenario: Scenario, inputs: list[RankInputs], follow: Trajectory | None) -> None:
         self.scenario, self.inputs, self.follow = scenario, inputs, follow
         self.model = Perceptron(scenario.model)
-        self._fill()
+        refill = partial(fill, self.model, inputs[0].weights, inputs[0].buffers)  # a method would keep this alive
+        refill()
         self.named = dict(self.model.named_parameters())
         self.schedule = Schedule(
-            scenario, self.named, lambda params, optimizer_cls, **options: optimizer_cls(params, **options), self._fill
+            scenario, self.named, lambda params, optimizer_cls, **options: optimizer_cls(params, **options), refill
         )
         self.trajectory = Trajectory()
         self.largest_move: dict[str, float] = {}
-
-    def _fill(self) -> None:
-        fill(self.model, self.inputs[0].weights, self.inputs[0].buffers)
 
     @cached_property
     def twin(self) -> Perceptron:

@@ -1,6 +1,8 @@
 """Scenarios are plain data: they print as Python, travel as JSON, and are the same afterwards."""
 
+import gc
 import json
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 import conformance.scenarios.layers
 import conformance.scenarios.scenario
 from conformance.components.registry import COMPONENTS
+from conformance.oracle import training
 from conformance.oracle.remembered import right_training
 from conformance.oracle.training import train
 from conformance.scenarios.drawn import drawn_from_json
@@ -19,6 +22,7 @@ from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import Scenario
 from conformance.strategies import Bounds
 from conformance.strategies.building_blocks import parts
+from conformance.workload.models import Perceptron
 from conformance.workload.numbers import data_seed, draw_inputs
 from conformance.workload.schedule import OPTIMIZERS
 
@@ -93,6 +97,25 @@ def test_ranks_start_with_different_weights_and_batches():
     first, second = draw_inputs(scenario, data_seed("secret", scenario))
     assert all(not first.weights[name].equal(second.weights[name]) for name in first.weights)
     assert not first.batches[0][0].equal(second.batches[0][0])
+
+
+@quick
+@given(SCENARIOS)
+def test_a_training_in_one_process_frees_its_models_at_once(scenario):
+    made = weakref.WeakSet[Perceptron]()
+
+    def make(spec: ModelSpec) -> Perceptron:
+        made.add(model := Perceptron(spec))
+        return model
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(training, "Perceptron", make)
+        gc.disable()
+        try:
+            assert train(scenario, draw_inputs(scenario, 1)).parameters
+            assert not made
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("plain", [{}, {"model": 3}, {**Scenario().to_json(), "schedule": [{"class": "Explode"}]}])
