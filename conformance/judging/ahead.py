@@ -2,21 +2,24 @@
 
 import os
 import pickle
+import select
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import IO, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from conformance.judging.draws import Draws, Found, asked_first
 from conformance.oracle.remembered import packed_training, remember_training
+from conformance.sandbox.zygotes import has_known_threads
 from conformance.scenarios.scenario import Scenario
 from conformance.workload.numbers import data_seed
 from pytest_ddp.pool.parent_death import die_with
 from pytest_ddp.protocol.shared_files import memory_file
 
 _SIZE_BYTES = 8
+_MOST_MILLISECONDS = 60_000  # for what one check draws; it takes some hundred, and is drawn here otherwise
 _Ahead: TypeAlias = tuple[Found, list[bytes]]  # what was drawn, and the trainings on scenarios
 
 
@@ -31,15 +34,15 @@ def draw_ahead(draws: Iterable[Draws]) -> None:
 def drawing_ahead(draws: Iterable[Draws]) -> Iterator[None]:
     """Draw these meanwhile in a fork, in their order; this process waits for each, once it needs it."""
     wanted = [one for one in dict.fromkeys(draws) if not one.is_found]
-    if not wanted:
+    if not wanted or not has_known_threads():
         yield
         return
-    judge, (received, sent) = os.getpid(), os.pipe()
-    with memory_file() as file, os.fdopen(received, "rb") as sizes:
+    judge, (sizes, sent) = os.getpid(), os.pipe()
+    with memory_file() as file, os.fdopen(sizes, "rb", buffering=0):
         if (fork := os.fork()) == 0:
             _serve(wanted, file.fileno(), sent, judge)
         os.close(sent)
-        asked_first.append(_Fork(wanted, file, sizes).found)
+        asked_first.append(_Fork(wanted, file.fileno(), sizes).found)
         try:
             yield
         finally:
@@ -56,24 +59,28 @@ class _Fork:
     """
 
     wanted: list[Draws]
-    file: IO[bytes]
-    sizes: IO[bytes]
+    file: int
+    sizes: int
     _at: int = 0
     _found: dict[Draws, _Ahead | None] = field(default_factory=dict)
 
     def found(self, draws: Draws) -> Found | None:
         """Wait until this is drawn; return None if it was not wanted, or cannot be had."""
         while draws not in self._found and draws in self.wanted:
-            size = int.from_bytes(self.sizes.read(_SIZE_BYTES))
-            if not size:  # it was killed
+            size = self._next_size()
+            if not size:  # it was killed, or hangs
                 self.wanted.clear()
                 break
-            read, self._at = os.pread(self.file.fileno(), size, self._at), self._at + size
+            read, self._at = os.pread(self.file, size, self._at), self._at + size
             self._found[self.wanted.pop(0)] = pickle.loads(read)  # noqa: S301  from our own process
         found, trainings = self._found.pop(draws, None) or (None, [])
         for (scenario, seed), packed in zip(_scenarios(draws, found), trainings, strict=True):
             remember_training(scenario, seed, packed)
         return found
+
+    def _next_size(self) -> int:
+        (waiting := select.poll()).register(self.sizes, select.POLLIN)
+        return int.from_bytes(os.read(self.sizes, _SIZE_BYTES)) if waiting.poll(_MOST_MILLISECONDS) else 0
 
 
 def _serve(wanted: Sequence[Draws], file: int, sizes: int, judge: int) -> NoReturn:

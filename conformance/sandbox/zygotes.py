@@ -164,12 +164,13 @@ class Zygote:
 
 
 def is_forkable(hash_seed: str) -> bool:
-    """Whether a zygote forked from this process is as good as a fresh interpreter.
+    """Whether a zygote forked from this process is as good as a fresh interpreter."""
+    return os.environ.get(HASH_SEED) == hash_seed and has_known_threads() and threading.active_count() == 1
 
-    Threads that Python does not know might hold locks, which a fork copies.
-    """
-    threads = sum(1 for _ in Path("/proc/self/task").iterdir())
-    return os.environ.get(HASH_SEED) == hash_seed and threads == threading.active_count() == 1
+
+def has_known_threads() -> bool:
+    """Whether Python knows all threads of this process: others, such as OpenMP's, hold locks that a fork would copy."""
+    return sum(1 for _ in Path("/proc/self/task").iterdir()) == threading.active_count()
 
 
 def forkable_environment(outer: Mapping[str, str], hash_seed: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """What was drawn ahead, in this process or in a fork of it, is what checks then hold a submission to."""
 
 import os
+import signal
 from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from conformance.components.registry import COMPONENTS
+from conformance.judging import ahead
 from conformance.judging import draws as drawing
 from conformance.judging.ahead import draw_ahead, drawing_ahead
 from conformance.judging.draws import Draws
@@ -29,6 +31,7 @@ def of(name: str, check: int = 0) -> Draws:
 
 @pytest.fixture(autouse=True)
 def _nothing_drawn(monkeypatch):
+    monkeypatch.setattr(ahead, "has_known_threads", lambda: True)  # xdist has threads, but none that computes
     monkeypatch.setattr(drawing, "_found", {})
     for name in ("_PACKED", "_RIGHT"):
         monkeypatch.setattr(remembered, name, replace(getattr(remembered, name), _values={}, _taken=0))
@@ -39,7 +42,7 @@ def _nothing_drawn(monkeypatch):
 def test_a_check_draws_nothing_that_was_drawn_ahead(name, in_a_fork, monkeypatch):
     held = []
 
-    def ahead(_, drawn):
+    def running(_, drawn):
         held.extend(drawn)
         yield from ()
 
@@ -49,7 +52,7 @@ def test_a_check_draws_nothing_that_was_drawn_ahead(name, in_a_fork, monkeypatch
         else:
             draw_ahead([of(name)])
         monkeypatch.setattr(Draws, "hold", lambda *_: pytest.fail("it is drawn again"))
-        executor = SimpleNamespace(secret=SECRET, simulated=None, ahead=ahead)
+        executor = SimpleNamespace(secret=SECRET, simulated=None, ahead=running)
         assert run_check(COMPONENTS[name], COMPONENTS[name].checks[0], executor, **BOUNDS).status == "passed"
     assert len(held) == 1
 
@@ -92,3 +95,19 @@ def test_a_fork_that_is_killed_costs_nothing_and_none_is_left():
     assert not fork.is_running()
     with drawing_ahead([of("naive_ddp", 4)]):
         assert psutil.Process().children() == before  # there is nothing to draw
+
+
+def test_where_a_fork_hangs_everything_is_drawn_here(monkeypatch):
+    real, judge = Draws.hold, os.getpid()
+    monkeypatch.setattr(Draws, "hold", lambda *given: real(*given) if os.getpid() == judge else signal.pause())
+    monkeypatch.setattr(ahead, "_MOST_MILLISECONDS", 1)
+    with drawing_ahead([of("naive_ddp"), of("ddp_bucketed")]):
+        assert len(of("ddp_bucketed").all()) == len(of("naive_ddp").all()) == 1
+
+
+def test_nothing_is_forked_beside_threads_that_python_does_not_know(monkeypatch):
+    monkeypatch.setattr(ahead, "has_known_threads", lambda: False)
+    before = psutil.Process().children()
+    with drawing_ahead([of("naive_ddp")]):
+        assert psutil.Process().children() == before
+        assert len(of("naive_ddp").all()) == 1
