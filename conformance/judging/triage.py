@@ -56,10 +56,12 @@ def cause_of(search: Search, scenario: Drawn, violation: Violation) -> Cause:
     if not race and alike is None:
         alike = fails(partial(afresh, alike=True))
     if not (race or alike):
-        if fails(afresh):
-            return Cause(HASH_APART, HASH_APART, "hash_apart")
         if not fails(afresh):
             return Cause("", when="left_behind")
+        failed = sum(fails(partial(afresh, alike=True)) for _ in range(_REPEATS_BROKEN))
+        if not failed:
+            return Cause(HASH_APART, HASH_APART, "hash_apart")
+        race = _by_chance(1 + failed, 2 + _REPEATS_BROKEN)  # what failed on new ranks
     return _explained(search, scenario, violation, race)
 
 
@@ -74,10 +76,12 @@ def _race(search: Search, scenario: Drawn, execution: Execution) -> str:
     """Run the failing scenario again; say how often it fails, unless it always fails."""
     repeats = REPEATS if not isinstance(execution, Broken) else 1 if execution.hung else _REPEATS_BROKEN
     failed = 1 + sum(_fails_again(search, scenario, search.executor.run_again) for _ in range(repeats))
-    if failed > repeats:
-        return ""
+    return "" if failed > repeats else _by_chance(failed, repeats + 1)
+
+
+def _by_chance(failed: int, runs: int) -> str:
     return (
-        f"{RACE}: with the same numbers, {failed} of {repeats + 1} runs failed. Something is used before it is "
+        f"{RACE}: with the same numbers, {failed} of {runs} runs failed. Something is used before it is "
         "ready, or depends on chance: a wait that is missing, a random choice, what an earlier run left behind."
     )
 
