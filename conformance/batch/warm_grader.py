@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any, NoReturn
 
 from conformance.execution.fork_servers import ForkServers, give_next
@@ -28,6 +27,7 @@ from conformance.grading.grade import Grading
 from conformance.judging.ahead import draw_ahead
 from conformance.judging.draws import nothing_kept
 from conformance.oracle.remembered import remembering
+from conformance.sandbox.zygote import close_all_but
 from pytest_ddp.pool.parent_death import die_with
 
 Command = Callable[[Sequence[str]], int]
@@ -125,8 +125,7 @@ def _become_grader(
             os.dup2(source, fd)
         if shared:
             give_next(shared)
-        for low, high in pairwise([2, *sorted(shared.descriptors if shared else ()), os.sysconf("SC_OPEN_MAX")]):
-            os.closerange(low + 1, high)
+        close_all_but(shared.descriptors if shared else ())
         os.environ["TMPDIR"] = tempfile.tempdir = temporary
         code = grade()
     except BaseException:  # noqa: BLE001  os._exit would hide it

@@ -154,8 +154,9 @@ class Executor:
         before anything else runs. Raises as `run` does.
         """
         told: Iterator[Drawn] = iter(())
-        for one, then in zip_longest(drawn, drawn[1:]):
+        for one, following in zip_longest(drawn, drawn[1:]):
             key = self.key(component, one)
+            then = None if following is None or self.knows(component, following) else following
             if key in self._known or component.name in self.alone:
                 yield from told
                 told = iter((one,))

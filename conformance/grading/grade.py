@@ -109,7 +109,7 @@ class Grading:
 
     @property
     def drawing(self) -> Drawing:
-        """Return what bounds that which is drawn."""
+        """The bounds of what is drawn."""
         return Drawing(world_size=self.world_size, seed=self.seed, examples=self.examples, claims=self.claims)
 
 

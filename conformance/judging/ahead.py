@@ -7,11 +7,11 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import NoReturn, TypeAlias
 
 from conformance.judging.draws import Draws, Found, asked_first
 from conformance.oracle.remembered import packed_training, remember_training
+from conformance.sandbox.zygote import close_all_but
 from conformance.sandbox.zygotes import has_known_threads
 from conformance.scenarios.scenario import Scenario
 from conformance.workload.numbers import data_seed
@@ -89,16 +89,17 @@ def _serve(wanted: Sequence[Draws], file: int, sizes: int, judge: int) -> NoRetu
         die_with(judge)
         for number in (signal.SIGINT, signal.SIGTERM):  # it is the judge that decides
             signal.signal(number, signal.SIG_IGN)
-        for low, high in pairwise([2, *sorted((file, sizes)), os.sysconf("SC_OPEN_MAX")]):
-            os.closerange(low + 1, high)
+        close_all_but((file, sizes))
         at = 0
         for draws in wanted:
             ahead = None
             with suppress(Exception):  # it fails in the judge as well, and is told there
                 ahead = _drawn(draws)
-            size = os.pwrite(file, pickle.dumps(ahead), at)
-            os.write(sizes, size.to_bytes(_SIZE_BYTES))
-            at += size
+            data = pickle.dumps(ahead)
+            if os.pwrite(file, data, at) < len(data):
+                break  # there is no more memory: the judge draws the rest
+            os.write(sizes, len(data).to_bytes(_SIZE_BYTES))
+            at += len(data)
     finally:
         os._exit(0)
 

@@ -23,6 +23,7 @@ from conformance.workload.numbers import data_seed
 
 _REMEMBERED = 1_000
 _FEWEST = 3  # examples of each alternative
+Found: TypeAlias = tuple[tuple[Drawn, ...], tuple[str, ...]]  # what was drawn, and what was left out, in words
 
 
 @contextmanager
@@ -90,7 +91,7 @@ class Draws:
         return self.found[1]
 
     @property
-    def found(self) -> "Found":
+    def found(self) -> Found:
         """What was drawn, and what was left out; components with the same scenarios share one drawing."""
         if self not in _found:
             ahead = [found for ask in asked_first if (found := ask(self))]
@@ -102,7 +103,7 @@ class Draws:
         """Whether they have been drawn already."""
         return self in _found
 
-    def _drawn(self) -> "Found":
+    def _drawn(self) -> Found:
         drawn: list[Drawn] = []
         left_out = self.hold(drawn.append)
         return tuple(drawn), left_out
@@ -161,7 +162,6 @@ class Draws:
         return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
-Found: TypeAlias = tuple[tuple[Drawn, ...], tuple[str, ...]]
 _found: dict[Draws, Found] = {}
 asked_first: list[Callable[[Draws], Found | None]] = []  # who may have drawn them
 

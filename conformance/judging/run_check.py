@@ -27,7 +27,7 @@ Status: TypeAlias = Literal["passed", "failed", "error", "not_run", "not_gradabl
 
 
 class Drawing(TypedDict):
-    """What bounds that which is drawn: see `run_check`."""
+    """The bounds of what is drawn: see `run_check`."""
 
     world_size: int
     seed: int

@@ -10,7 +10,7 @@ import select
 import signal
 import socket
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -176,7 +176,7 @@ def _through_a_child(plan: Plan, fds: list[int], work: Callable[[socket.socket],
 
 def _let_child(work: Callable[[socket.socket], None], theirs: socket.socket, fds: list[int]) -> NoReturn:
     try:
-        _close_all_but([0, 1, 2, *fds, theirs.fileno()])
+        close_all_but([*fds, theirs.fileno()])
         work(theirs)
     except OSError as error:
         theirs.send(json.dumps(refusal(error)).encode())
@@ -186,8 +186,9 @@ def _let_child(work: Callable[[socket.socket], None], theirs: socket.socket, fds
         os._exit(0)
 
 
-def _close_all_but(kept: list[int]) -> None:
-    for low, high in pairwise([*sorted(kept), os.sysconf("SC_OPEN_MAX")]):
+def close_all_but(kept: Iterable[int]) -> None:
+    """Close all files of this process but these and the standard streams."""
+    for low, high in pairwise([2, *sorted(kept), os.sysconf("SC_OPEN_MAX")]):
         os.closerange(low + 1, high)
 
 

@@ -188,8 +188,7 @@ def _fork_zygote(fd: int, preload: Sequence[str]) -> int:
     try:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.closerange(3, fd)
-        os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+        zygote.close_all_but([fd])
         sys.argv, sys.stdout, sys.stderr = ["-c"], sys.__stdout__, sys.__stderr__
         zygote.main(fd, judge, preload)
     finally:
